@@ -1,0 +1,33 @@
+"""Errors that a user can mend: one sentence each, saying what, where, and the mend."""
+
+
+class LongctxError(Exception):
+    """Base of every error whose text is meant for the user; scripts print it and exit 1."""
+
+
+class ConfigError(LongctxError):
+    """A configuration value is wrong; the message starts with the path of its key."""
+
+
+class GeometryError(LongctxError):
+    """A model's config.json lacks, or contradicts, a field that the geometry needs."""
+
+
+class PromptError(LongctxError):
+    """A corpus, tokenizer or prompt cannot give exactly the tokens asked for."""
+
+
+class ServerError(LongctxError):
+    """A server did not start, is not ours, or died.
+
+    `reason` is one of `longctx.reasons`; `log_tail` the last lines of the server's log.
+    """
+
+    def __init__(self, message: str, reason: str = "server_died", log_tail: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.log_tail = log_tail
+
+
+class DataError(LongctxError):
+    """A data file is corrupt, of another format version, or of another recipe."""

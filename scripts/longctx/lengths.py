@@ -1,0 +1,36 @@
+"""Context lengths as people write them: '64Ki' is 65536 tokens."""
+
+import re
+
+from longctx.errors import ConfigError
+
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def parse_length(value: str | int) -> int:
+    """Return the tokens in '64Ki', '2Mi', '1536' or 1536; ConfigError if it isn't a positive whole number."""
+    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", str(value).strip()) if not isinstance(value, bool) else None
+    if not match or int(match[1]) < 1:
+        raise ConfigError(f"length {value!r} is not a positive whole number of tokens; write 4096, 4Ki or 2Mi")
+    return int(match[1]) * UNITS[match[2] or ""]
+
+
+def format_length(tokens: int) -> str:
+    """Return the shortest exact name: 65536 -> '64Ki', 1000 -> '1000'."""
+    for unit in ("Gi", "Mi", "Ki"):
+        if tokens % UNITS[unit] == 0:
+            return f"{tokens // UNITS[unit]}{unit}"
+    return str(tokens)
+
+
+def ladder(first: str | int, last: str | int) -> list[int]:
+    """Return the lengths from `first` doubling up to `last`, both included where reached exactly."""
+    low, high = parse_length(first), parse_length(last)
+    if low > high:
+        raise ConfigError(f"from: {first} is greater than to: {last}; swap them")
+    rungs = [low]
+    while rungs[-1] * 2 <= high:
+        rungs.append(rungs[-1] * 2)
+    if rungs[-1] != high:
+        raise ConfigError(f"to: {last} is not from: {first} times a power of two; list the lengths instead")
+    return rungs

@@ -1,0 +1,43 @@
+"""The closed list of reasons why a measurement is failed or doubtful.
+
+A failed row has no measured values at all. A doubtful row keeps what is sound and has null for the
+value that the doubt touches (its raw record stays in the trace and in `server_counters`).
+"""
+
+FAILED = {
+    "length_mismatch": "the server counted another prompt length than the label says",
+    "error_event": "the server answered with an error",
+    "truncated_stream": "the stream ended before the server said it was done",
+    "short_output": "decode stopped before max_new_tokens",
+    "no_usage": "the server sent no token counts, so nothing can be proven",
+    "server_died": "the server process ended",
+    "server_start": "the server did not become ready",
+    "not_ours": "another server answered on the port",
+    "kv_too_small": "the KV cache cannot hold prompt, new tokens and headroom",
+    "over_max_length": "the prompt is longer than the server accepts",
+    "does_not_fit": "the plan shows that this length cannot fit",
+    "request_too_large": "the server refused the size of the request body",
+    "timeout": "nothing moved for the configured stall time",
+    "contract": "the server runs with other settings than were asked for",
+    "invalid_prompt": "the prompt failed validation",
+    "disk_full": "the checkpoint or result disk is full",
+    "connection": "the connection was refused or broke",
+    "interrupted": "the run was stopped before this request finished",
+    "unsupported": "this server cannot do what the mode needs",
+}
+
+DOUBTFUL = {
+    "cached": "part of a cold prompt came from the prefix cache",
+    "jit": "kernels were compiled or graphs captured inside the measured window",
+    "clock_disagreement": "client and server clocks differ by more than the tolerance",
+    "no_metrics": "no server metrics: decode is the client's slope over token counts",
+    "cold_unproven": "the server cannot prove that the prompt was not cached",
+    "contract_unproven": "the server does not say which settings it runs with",
+    "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
+    "no_external_hits": "a checkpoint existed but nothing was taken back from it",
+    "not_steady": "warm-up requests never became steady",
+    "clock_jump": "the wall clock jumped during the request",
+    "other_requests": "other requests ran on the server during the measurement",
+}
+
+REASONS = FAILED | DOUBTFUL

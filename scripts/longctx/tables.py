@@ -1,0 +1,166 @@
+"""Every Parquet table of the pipeline: its Arrow schema, declared once, and atomic, labelled I/O.
+
+Format history: 1 = first version.
+"""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from longctx.errors import DataError
+
+FORMAT_VERSION = 1
+
+_S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+
+def _schema(**fields: pa.DataType) -> pa.Schema:
+    return pa.schema(list(fields.items()))
+
+
+# Which server, on which host, gave a row. Rows that differ in a field of IDENTITY never merge.
+SERVER_FACTS = {
+    "vllm_version": _S, "torch_version": _S, "aiter_version": _S, "model": _S, "attention_backend": _S,
+    "prefill_backend": _S, "kv_cache_dtype": _S, "cudagraph_mode": _S, "kv_capacity_tokens": _I,
+    "max_model_len": _I, "block_size": _I, "tensor_parallel_size": _I, "pipeline_parallel_size": _I,
+    "decode_context_parallel_size": _I, "max_num_seqs": _I, "max_num_batched_tokens": _I,
+    "prefix_caching": _B, "launcher": _S, "image": _S, "image_digest": _S, "startup_s": _F,
+}  # fmt: skip
+HOST_FACTS = {
+    "host": _S, "gpu": _S, "gpu_count": _I, "gpu_driver": _S, "cuda_or_rocm": _S, "cpu": _S,
+    "cpu_count": _I, "memory_bytes": _I, "kernel": _S, "os": _S,
+}  # fmt: skip
+IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
+            "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
+
+MEASUREMENTS = _schema(
+    campaign=_S, recipe_hash=_S, mode=_S, role=_S, length=_I, pass_index=_I, request_index=_I,
+    status=_S, reason=_S, reasons=pa.list_(_S), detail=_S,
+    prompt_sha256=_S, prompt_tokens=_I, completion_tokens=_I, max_new_tokens=_I, cached_tokens=_I,
+    temperature=_F, ignore_eos=_B,
+    ttft_s=_F, prefill_s=_F, queue_s=_F, overhead_s=_F, e2e_s=_F,
+    decode_tok_s=_F, decode_client_tok_s=_F, decode_source=_S,
+    itl_p50_s=_F, itl_p90_s=_F, itl_p99_s=_F, itl_max_s=_F,
+    chunks=_I, coalesced=_B, jit_events=_I,
+    resumed_from=_I, stitched_prefill_s=_F, stitched_error_s=_F,
+    energy_j=_F, power_mean_w=_F, power_gap_s=_F,
+    synthetic_weights=_B, filled_kv=_B,
+    started_at=pa.timestamp("us", tz="UTC"),
+    server_counters=_S, log_lines=pa.list_(_S),
+    **SERVER_FACTS, **HOST_FACTS,
+)  # fmt: skip
+# One row per server start. `contract` is JSON: [{setting, asked, actual, source, ok}], `env` JSON without secrets.
+SERVERS = _schema(
+    campaign=_S, recipe_hash=_S, mode=_S, length=_I, pass_index=_I, started_at=pa.timestamp("us", tz="UTC"),
+    command=pa.list_(_S), contract=_S, env=_S, log_path=_S, status=_S, reason=_S, detail=_S,
+    **SERVER_FACTS, **HOST_FACTS,
+)  # fmt: skip
+TRACES = _schema(length=_I, pass_index=_I, request_index=_I, role=_S, elapsed_s=_F, tokens=_I, total_tokens=_I)
+PROGRESS = _schema(
+    length=_I, pass_index=_I, request_index=_I, elapsed_s=_F, tokens_done=_I, tokens_total=_I, rate_tok_s=_F, eta_s=_F
+)
+VALIDATION = _schema(
+    length=_I, target=_I, counted=_I, ids_in_range=_B, special_ids=_I, undecodable_ids=_I, round_trip=_B,
+    cycles=_I, prompt_sha256=_S, ok=_B, detail=_S,
+)  # fmt: skip
+PLAN = _schema(
+    mode=_S, length=_I, kv_bytes_per_rank=_I, state_bytes_per_rank=_I, weight_bytes_per_rank=_I,
+    capacity_tokens=_I, fits=_B, ttft_bound_s=_F, decode_bound_tok_s=_F, est_ttft_s=_F, est_ttft_low_s=_F,
+    est_ttft_high_s=_F, est_source=_S, est_hours=_F, reason=_S, mend=_S,
+)  # fmt: skip
+
+
+def _stats(metric: str) -> dict[str, pa.DataType]:
+    return {f"{metric}_{name}": _F for name in ("mean", "std", "cv", "min", "median", "max")} | {f"{metric}_n": _I}
+
+
+# One row per (mode, role group, length): mode 'prefill' has cold rows and repeats, 'reuse' the hot queries.
+SUMMARY = _schema(
+    campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
+    **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
+    cached_tokens_min=_I, ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
+    usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, energy_j_mean=_F, energy_j_per_token=_F,
+    reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B, hosts=pa.list_(_S),
+)  # fmt: skip
+
+
+def git_revision() -> str:
+    """Return this checkout's commit with '+dirty' where files differ, or 'unknown' outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        out = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
+            cwd=here, capture_output=True, text=True, timeout=20, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return out.stdout.strip()
+
+
+def stable_hash(value: Any) -> str:
+    """Return 16 hex digits that depend only on the JSON content of `value`."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def write_atomic(path: Path | str, data: bytes) -> None:
+    """Write `data` to a temporary name beside `path`, fsync it and move it into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_table(path: Path | str, table: pa.Table, metadata: Mapping[str, str] | None = None, **options: Any) -> None:
+    """Write `table` atomically; `metadata` joins the format version and the git revision in its schema."""
+    labels = {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision(), **(metadata or {})}
+    old = table.schema.metadata or {}
+    table = table.replace_schema_metadata({**old, **{k.encode(): v.encode() for k, v in labels.items()}})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression=options.pop("compression", "zstd"), **options)
+    write_atomic(path, sink.getvalue())
+
+
+def write_rows(
+    path: Path | str, schema: pa.Schema, rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write dictionaries as `schema`; a field that a row lacks is null, an unknown field is a DataError."""
+    rows = [dict(row) for row in rows]
+    for row in rows:
+        if unknown := sorted(set(row) - set(schema.names)):
+            raise DataError(f"{path}: the row has fields that the table lacks: {', '.join(unknown)}")
+    write_table(path, pa.Table.from_pylist(rows, schema=schema), metadata)
+
+
+def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file of this format; DataError names the file and what is wrong with it."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error}); delete it and run again") from error
+    version = (table.schema.metadata or {}).get(b"longctx_format", b"?").decode()
+    if version != str(FORMAT_VERSION):
+        raise DataError(f"{path}: format {version}, this longctx reads {FORMAT_VERSION}; use another results folder")
+    if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names))):
+        raise DataError(f"{path}: columns missing: {', '.join(missing)}; delete it and run again")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def read_metadata(path: Path | str) -> dict[str, str]:
+    """Return the schema metadata of a Parquet file as text, without Arrow's own key."""
+    metadata = pq.read_schema(path).metadata or {}
+    return {k.decode(): v.decode() for k, v in metadata.items() if k != b"ARROW:schema"}
