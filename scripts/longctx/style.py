@@ -1,0 +1,128 @@
+"""One look for every figure: colours that colour-blind readers tell apart, Ki/Mi lengths, human times.
+
+Figures are drawn inside `with style.theme():`, so that nothing global changes, and saved by `save` as PNG and SVG
+whose bytes depend only on the data. The HTML report swaps INK, MUTED, GRID and PAPER for its dark mode.
+"""
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from longctx.lengths import format_length
+from longctx.tables import write_atomic
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d9dee3", "#ffffff"
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) without black, which is the ink; yellow last: it is pale.
+BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
+    "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#f0e442",
+)  # fmt: skip
+CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+RANDOM_WEIGHTS = "synthetic: random weights"
+FILLED_KV = "KV cache filled, not prefilled"
+
+_RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "xtick.color": MUTED,
+    "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True,
+    "lines.linewidth": 1.7, "lines.markersize": 6.0, "errorbar.capsize": 3.0, "legend.frameon": False,
+    "legend.fontsize": 8.5, "axes.prop_cycle": cycler(color=CYCLE),
+    "figure.constrained_layout.h_pad": 0.09, "svg.hashsalt": "longctx", "svg.fonttype": "path", "path.simplify": False,
+}  # fmt: skip
+_TIME_TICKS = {
+    1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms", 0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min",
+    600: "10 min", 3600: "1 h", 36000: "10 h", 360_000: "100 h", 3_600_000: "1000 h",
+}  # fmt: skip
+
+
+def theme() -> AbstractContextManager[None]:
+    """Return the context in which figures are made, drawn and saved; matplotlib's own defaults stay as they were."""
+    settings: dict[Any, Any] = {**mpl.rcParamsDefault, "backend": "agg", **_RC}
+    return mpl.rc_context(settings)
+
+
+def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = 4.6) -> tuple[Figure, Axes]:
+    """Return a figure of `width` x `height` inches with one axes, a bold title and a grey line under it."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
+    if subtitle:
+        axes.annotate(
+            subtitle, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", color=MUTED, fontsize=9
+        )
+    return figure, axes
+
+
+def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> None:
+    """Show above the plot, boxed, what about its numbers is not real (RANDOM_WEIGHTS, FILLED_KV); no label, no box."""
+    if text := " · ".join(labels):
+        axes.annotate(
+            text, (1, 1), (0, 8), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
+            fontsize=8.5, color=INK, bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
+        )  # fmt: skip
+
+
+def human_seconds(seconds: float | None) -> str:
+    """Return '0.08 s', '18.4 s', '12.4 min', '11.2 h' or '—' for a missing value: about three digits."""
+    if seconds is None:
+        return "—"
+    for limit, unit, name in ((0.001, 1e-6, "µs"), (0.01, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min")):
+        if abs(seconds) < limit:
+            return f"{_digits(seconds / unit)} {name}"
+    return f"{_digits(seconds / 3600)} h"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length (tokens)", most: int = 9) -> None:
+    """Make x a log2 axis over `lengths` (tokens) with at most `most` Ki/Mi labels at powers of two."""
+    axes.set_xscale("log", base=2)
+    low, high = (min(lengths), max(lengths)) if lengths else (1024, 1024)
+    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / most))
+    powers = range(first, last + 1)
+    axes.xaxis.set_major_locator(FixedLocator([2**p for p in powers if (last - p) % step == 0]))
+    axes.xaxis.set_minor_locator(FixedLocator([2**p for p in powers]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_length(round(value))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(low / 2**0.6, high * 2**0.6)
+    axes.set_xlabel(label)
+
+
+def time_axis(axes: Axes, label: str) -> None:
+    """Make y a log axis of seconds whose ticks read 10 ms, 1 s, 1 min, 1 h; call it after plotting."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(list(_TIME_TICKS)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _TIME_TICKS.get(value, "")))
+    axes.set_ylabel(label)
+
+
+def save(figure: Figure, stem: Path | str) -> list[Path]:
+    """Write `stem`.png (200 dpi) and `stem`.svg atomically and return both paths; equal data gives equal bytes."""
+    stem = Path(stem)
+    formats: dict[str, Any] = {
+        ".png": {"dpi": 200, "metadata": {"Software": None}},
+        ".svg": {"metadata": {"Date": None, "Creator": None}},
+    }
+    written = []
+    for suffix, options in formats.items():
+        buffer = io.BytesIO()
+        with mpl.rc_context({"svg.hashsalt": f"longctx-{stem.name}"}):
+            figure.savefig(buffer, format=suffix[1:], **options)
+        path = stem.with_name(stem.name + suffix)
+        write_atomic(path, buffer.getvalue())
+        written.append(path)
+    return written
