@@ -1,0 +1,54 @@
+"""The seam between `serve` and the ways to start a server: each launcher only says what to run.
+
+`local` and `container` are modules with one function, `prepare(recipe, options, owner, host, port) -> Launch`. The rest
+(ownership record, reaper, log, readiness, facts, contract, stopping) is common and lives in `life`. `external` starts nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from longctx.server.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """How a campaign gets its server: `kind` is 'local', 'container' or 'external'; `options` is that kind's config."""
+
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose server this is. `id` is unique to one start: use it in container names ('longctx-<id>') and labels."""
+
+    id: str
+    campaign: str
+    run_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One foreground program for the reaper to run, watch and end.
+
+    command: argv on this host. It is written to the log and the results, so it must hold no secret value.
+    env: the whole environment of the program; secrets travel here only. Their values are masked in the server's log.
+    stop_commands: run in order (each at most 60 s, failures ignored) before any signal, and again by a later run that finds
+      the record of a dead owner: e.g. `podman stop -t 20 NAME`, `podman rm -f NAME`. Only names made from the owner's id.
+    probe: argv prefix that runs Python beside the running server ([python] or [podman, exec, NAME, python3]), or None.
+    facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
+    """
+
+    command: list[str]
+    env: dict[str, str]
+    stop_commands: list[list[str]] = field(default_factory=list)
+    probe: list[str] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Kind(Protocol):
+    """A launcher module; `prepare` raises ServerError(reason='server_start') in one sentence where nothing can start."""
+
+    def prepare(self, recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch: ...
