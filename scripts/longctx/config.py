@@ -1,0 +1,333 @@
+"""A campaign's configuration: validated against the schema, defaults filled in, questions answered.
+
+The only module that reads configuration keys; everything else takes the objects made here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import yaml
+
+from longctx.errors import ConfigError
+from longctx.lengths import format_length, ladder, parse_length
+from longctx.server.launcher import Launcher
+from longctx.server.recipe import Recipe
+from longctx.tables import stable_hash, write_atomic
+
+ROOT = Path(__file__).parents[2]
+SCHEMA_PATH = ROOT / "workflow" / "schemas" / "config.schema.yaml"
+# What changes no number: left out of a recipe's identity.
+OPERATIONAL = {"serve": ("python", "start_timeout_s", "contract"), "measure": ("stall_s", "retry_doubtful")}
+
+
+def _load_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
+    return schema
+
+
+def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return `value` with every default of `schema` filled in, recursively."""
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    filled = {}
+    for key, part in schema["properties"].items():
+        if key in value:
+            filled[key] = _with_defaults(part, value[key])
+        elif "default" in part:
+            filled[key] = _with_defaults(part, part["default"])
+    return filled
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    """Say a schema violation in one sentence that starts with the path of the key."""
+    path = ".".join(str(part) for part in error.absolute_path)
+    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    where = f"config key {path}" if path else "config"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = list(schema.get("properties", {}))
+        unknown = [f"{path}.{key}" if path else key for key in error.instance if key not in known]
+        return f"config key {', '.join(unknown)}: unknown; known here: {', '.join(known)}"
+    if error.validator == "required":
+        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
+    if error.validator in ("anyOf", "pattern") and ("length" in path or path in ("from", "to", "repeats.up_to")):
+        return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
+    meaning = schema.get("description", "").rstrip(".")
+    return f"{where}: {error.message}" + (f" ({meaning})" if meaning else "")
+
+
+def validate(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
+    schema = _load_schema()
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
+    if errors:
+        raise ConfigError(_sentence(errors[0]))
+    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    _check_sense(filled)
+    return filled
+
+
+def _check_sense(config: dict[str, Any]) -> None:
+    """Refuse what the schema cannot see: settings that contradict each other."""
+    for section, name in ((config, ""), (config["decode_only"], "decode_only."), (config["reuse"], "reuse.")):
+        _lengths(section, name)
+    if not (_lengths(config, "") or all(_lengths(config[m], m) for m in config["modes"] if m != "prefill")):
+        raise ConfigError("config key lengths: missing; give lengths: [1Ki, 4Ki] or from: 1Ki and to: 64Ki")
+    if "prefill" in config["modes"] and not _lengths(config, ""):
+        raise ConfigError("config key lengths: missing; mode prefill needs lengths, or from and to")
+    model = config["model"]
+    if model["trust_remote_code"] and not (model["revision"] or Path(model["source"]).is_dir()):
+        raise ConfigError(
+            "config key model.revision: missing; trust_remote_code runs the repository's code, so pin its commit"
+        )
+    if model["source"] != "synthetic" and model["geometry"]:
+        raise ConfigError("config key model.geometry: only with source: synthetic; remove one of the two")
+    if model["source"] == "synthetic" and model["weights"] == "real":
+        raise ConfigError("config key model.weights: a synthetic model has no weights; write weights: dummy")
+    _check_model_exists(model)
+    if config["launcher"] == "container" and not config["container"]["image"]:
+        raise ConfigError("config key container.image: missing; launcher: container needs an image")
+    if config["launcher"] == "external":
+        _check_external(config)
+    if config["checkpoint"] and config["launcher"] != "external" and config["serve"]["cpu_kv_cache_gib"]:
+        raise ConfigError("config key checkpoint: vLLM offloads KV blocks on GPUs only; remove it for a CPU server")
+    need = config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if "reuse" in config["modes"] else 0)
+    if config["serve"]["headroom_tokens"] < need:
+        raise ConfigError(
+            f"config key serve.headroom_tokens: {config['serve']['headroom_tokens']} tokens cannot hold the"
+            f" {need} tokens that follow a prompt; raise it to {need} or more"
+        )
+
+
+def _check_model_exists(model: Mapping[str, Any]) -> None:
+    source = model["source"]
+    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
+    if looks_like_path and not Path(source).expanduser().is_dir():
+        raise ConfigError(f"config key model.source: the folder {source} does not exist")
+    if model["geometry"] and not (ROOT / model["geometry"]).is_file():
+        raise ConfigError(f"config key model.geometry: the file {model['geometry']} does not exist")
+    if source != "synthetic" and not looks_like_path and not Path(source).is_dir() and source.count("/") != 1:
+        raise ConfigError(
+            f"config key model.source: {source!r} is neither 'synthetic', an existing folder nor a Hugging Face id"
+            " (owner/name)"
+        )
+
+
+def _check_external(config: Mapping[str, Any]) -> None:
+    if not config["external"]["url"]:
+        raise ConfigError("config key external.url: missing; launcher: external needs the server's address")
+    if "decode_only" in config["modes"]:
+        raise ConfigError(
+            "config key modes: decode_only needs a server started with vLLM's DecodeBenchConnector, which launcher:"
+            " external does not start; remove the mode"
+        )
+    if config["checkpoint"]:
+        raise ConfigError("config key checkpoint: launcher: external does not start servers; remove it")
+
+
+def _lengths(section: Mapping[str, Any], name: str) -> list[int]:
+    """Return the lengths of a section in ascending order, [] where it gives none."""
+    if ("from" in section) != ("to" in section):
+        missing = "to" if "from" in section else "from"
+        raise ConfigError(f"config key {name}{missing}: missing; from and to go together")
+    if "from" in section:
+        try:
+            return ladder(section["from"], section["to"])
+        except ConfigError as error:
+            raise ConfigError(f"config keys {name}from and {name}to: {error}") from error
+    try:
+        return sorted({parse_length(value) for value in section.get("lengths", ())})
+    except ConfigError as error:
+        raise ConfigError(f"config key {name}lengths: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One rung in one pass of one mode; `run` is its file name."""
+
+    length: int
+    pass_index: int
+    mode: str = "prefill"
+
+    @property
+    def label(self) -> str:
+        return format_length(self.length)
+
+    @property
+    def run(self) -> str:
+        return f"pass{self.pass_index}" if self.mode == "prefill" else f"{self.mode}-pass{self.pass_index}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}/{self.run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A validated configuration and what follows from it. Paths are relative to the working folder."""
+
+    raw: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["name"])
+
+    @property
+    def results(self) -> Path:
+        return Path("results") if self.name == "default" else Path("results") / self.name
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return tuple(self.raw["modes"])
+
+    @property
+    def passes(self) -> int:
+        return int(self.raw["passes"])
+
+    @property
+    def scope(self) -> str:
+        return "campaign" if self.raw["launcher"] == "external" else str(self.raw["serve"]["scope"])
+
+    def lengths(self, mode: str = "prefill") -> list[int]:
+        """Prompt lengths of a mode in tokens, ascending."""
+        return (_lengths(self.raw[mode], f"{mode}.") if mode != "prefill" else []) or _lengths(self.raw, "")
+
+    def all_lengths(self) -> list[int]:
+        return sorted({length for mode in self.modes for length in self.lengths(mode)})
+
+    def points(self, mode: str | None = None) -> list[Point]:
+        """Every rung and pass, short rungs first."""
+        modes = [mode] if mode else self.modes
+        return sorted(Point(n, p, m) for m in modes for n in self.lengths(m) for p in range(1, self.passes + 1))
+
+    def repeats(self, length: int) -> int:
+        """Cold requests per pass at this length."""
+        repeats = self.raw["repeats"]
+        return int(repeats["count"]) if length <= parse_length(repeats["up_to"]) else 1
+
+    def requests(self, point: Point) -> list[tuple[str, int]]:
+        """The (role, request_index) that a point must have; index 0 is the first cold request."""
+        if point.mode == "prefill":
+            return [("cold" if i == 0 else "repeat", i) for i in range(self.repeats(point.length))]
+        if point.mode == "decode_only":
+            return [("decode_only", 0)]
+        return [("cold", 0), *(("reuse", i) for i in range(1, self.raw["reuse"]["queries"] + 1))]
+
+    @property
+    def caching(self) -> bool:
+        return bool(self.raw["serve"]["prefix_caching"] or self.raw["checkpoint"])
+
+    @property
+    def synthetic_weights(self) -> bool:
+        return bool(self.raw["model"]["weights"] == "dummy")
+
+    @property
+    def model_path(self) -> str:
+        """What vLLM is asked to load: a folder or a Hugging Face id."""
+        source = str(self.raw["model"]["source"])
+        if source == "synthetic":
+            return str(self.results / "model")
+        return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
+
+    def settings(self, mode: str) -> dict[str, Any]:
+        """Every setting that changes this mode's numbers: the identity of its recipe."""
+        raw = self.raw
+        chosen: dict[str, Any] = {"mode": mode, "max_new_tokens": raw["max_new_tokens"], "model": raw["model"]}
+        for key in ("serve", "corpus", "prompt", "measure"):
+            chosen[key] = {k: v for k, v in raw[key].items() if k not in OPERATIONAL.get(key, ())}
+        chosen["launcher"] = raw["launcher"]
+        if raw["launcher"] != "local":
+            chosen[raw["launcher"]] = raw[raw["launcher"]]
+        chosen["checkpoint"] = raw["checkpoint"] is not None
+        if mode == "decode_only":
+            chosen["fill"] = [raw[mode]["fill_mean"], raw[mode]["fill_std"]]
+        if mode == "reuse":
+            chosen["suffix_tokens"] = raw[mode]["suffix_tokens"]
+        return chosen
+
+    def recipe_hash(self, mode: str) -> str:
+        return stable_hash(self.settings(mode))
+
+    def recipe(self, mode: str, length: int, checkpoint_dir: Path | None = None) -> Recipe:
+        """What to serve so that prompts up to `length` tokens fit."""
+        model, serve = self.raw["model"], self.raw["serve"]
+        taken = {field: serve[field] for field in Recipe.__dataclass_fields__ if field in serve}
+        taken["prefix_caching"] = self.caching or mode == "reuse"
+        taken["extra_args"] = tuple(serve["extra_args"])
+        taken["env"] = self._server_env()
+        return Recipe(
+            model=self.model_path,
+            served_name=self.name,
+            tokenizer=None,
+            max_model_len=length + serve["headroom_tokens"],
+            revision=model["revision"],
+            trust_remote_code=model["trust_remote_code"],
+            load_format="dummy" if self.synthetic_weights else "auto",
+            prompt_tokens_details=True,
+            kv_transfer_config=self._kv_transfer(mode, checkpoint_dir),
+            **taken,
+        )
+
+    def _server_env(self) -> dict[str, str]:
+        env = {key: str(value) for key, value in self.raw["serve"]["env"].items()}
+        if gib := self.raw["serve"]["cpu_kv_cache_gib"]:
+            env.setdefault("VLLM_CPU_KVCACHE_SPACE", f"{gib:g}")
+        if self.raw["checkpoint"]:
+            # vLLM 0.25.1 finds no block of an earlier process unless both hash alike.
+            env.setdefault("PYTHONHASHSEED", "0")
+        return env
+
+    def _kv_transfer(self, mode: str, checkpoint_dir: Path | None) -> dict[str, Any] | None:
+        if mode == "decode_only":
+            fill = self.raw["decode_only"]
+            extra: dict[str, Any] = {"fill_mean": fill["fill_mean"], "fill_std": fill["fill_std"]}
+            return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+        if checkpoint_dir is None:
+            return None
+        extra = {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": int(self.raw["checkpoint"]["cpu_gib"] * 2**30),
+            "secondary_tiers": [{"type": "fs", "root_dir": str(checkpoint_dir)}],
+        }
+        return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+
+    def launcher(self) -> Launcher:
+        kind = str(self.raw["launcher"])
+        options = {"python": self.raw["serve"]["python"]} if kind == "local" else dict(self.raw[kind])
+        return Launcher(kind=kind, options=options)
+
+    def save(self) -> Path:
+        """Write the configuration to a file named by its content, so that no running job sees another's."""
+        path = self.results / ".config" / f"{stable_hash(self.raw)}.json"
+        if not path.exists():
+            write_atomic(path, orjson.dumps(self.raw, option=orjson.OPT_INDENT_2))
+        return path
+
+
+def from_dict(config: Mapping[str, Any]) -> Campaign:
+    """Validate a configuration (as Snakemake merged it) and return its campaign."""
+    return Campaign(validate(config))
+
+
+def load(path: Path | str) -> Campaign:
+    """Read a configuration that `Campaign.save` wrote, or any YAML one."""
+    try:
+        config = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not a readable configuration ({error})") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: not a configuration; expected keys such as lengths and model")
+    return from_dict(config)
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterable[str]:
+    """Yield 'key: old -> new' for every setting that differs between two identities."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from changed_settings(before, after, f"{path}{key}.")
+        elif before != after:
+            yield f"{path}{key}: {before!r} -> {after!r}"
