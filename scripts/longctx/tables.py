@@ -86,8 +86,14 @@ SUMMARY = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
     cached_tokens_min=_I, ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
-    usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, energy_j_mean=_F, energy_j_per_token=_F,
-    reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B, hosts=pa.list_(_S),
+    usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, usd_per_mtok_out=_F, energy_j_mean=_F,
+    energy_j_per_token=_F, power_gap_s_mean=_F, reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
+    hosts=pa.list_(_S), gpu=_S, gpu_count=_I, max_new_tokens=_I,
+)  # fmt: skip
+# One row per fitted curve of a mode, over its lengths: `name` is ttft_power, ttft_power_long or decode_line.
+FITS = _schema(
+    campaign=_S, mode=_S, name=_S, formula=_S, n=_I, length_min=_I, length_max=_I,
+    coefficient=_F, exponent=_F, exponent_std=_F, intercept_s=_F, slope_s=_F, slope_std_s=_F, r2=_F,
 )  # fmt: skip
 
 

@@ -1,0 +1,166 @@
+"""Statistics of a few repeated measurements: plain functions of numbers, None for whatever is not defined.
+
+Missing values (None) and values that are not finite are left out, so no result here is ever inf or NaN.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+OUTLIER_Z, OUTLIER_MIN_N = 3.5, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """n values: mean, sample standard deviation (n - 1 in the denominator), CV = std / mean, extremes and median."""
+
+    n: int = 0
+    mean: float | None = None
+    std: float | None = None
+    cv: float | None = None
+    min: float | None = None
+    median: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerFit:
+    """y = coefficient * x ** exponent; r2 and exponent_std are of the straight line in log-log."""
+
+    coefficient: float
+    exponent: float
+    exponent_std: float | None
+    r2: float
+    n: int
+
+    def predict(self, x: float) -> float:
+        return float(self.coefficient * x**self.exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearFit:
+    """y = intercept + slope * x."""
+
+    intercept: float
+    slope: float
+    slope_std: float | None
+    r2: float
+    n: int
+
+    def predict(self, x: float) -> float:
+        return self.intercept + self.slope * x
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """value = a / b with its confidence interval; low, high and p (two-sided, of a = b) are None without a spread."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are there and finite, in order."""
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
+
+
+def describe(values: Iterable[float | None]) -> Description:
+    """Describe `values`; one value has no standard deviation, none has nothing."""
+    found = finite(values)
+    if not found:
+        return Description()
+    mean = statistics.fmean(found)
+    std = statistics.stdev(found) if len(found) > 1 else None
+    cv = std / abs(mean) if std is not None and mean else None
+    return Description(len(found), mean, std, cv, min(found), statistics.median(found), max(found))
+
+
+def outliers(values: Sequence[float | None]) -> list[bool]:
+    """Say for each value whether its modified z-score 0.6745 |x - median| / MAD exceeds 3.5 (Iglewicz, Hoaglin 1993).
+
+    Only with five values or more; where most are equal (MAD 0) 1.2533 times the mean deviation takes the MAD's place.
+    """
+    found = finite(values)
+    if len(found) < OUTLIER_MIN_N:
+        return [False] * len(values)
+    median = statistics.median(found)
+    deviations = [abs(value - median) for value in found]
+    scale = statistics.median(deviations) / 0.6745 or 1.2533 * statistics.fmean(deviations)
+    return [
+        value is not None and math.isfinite(value) and scale > 0 and abs(value - median) > OUTLIER_Z * scale
+        for value in values
+    ]
+
+
+def fit_line(x: Sequence[float], y: Sequence[float | None]) -> LinearFit | None:
+    """Return the least-squares line through the points that have a y, or None with fewer than two distinct x."""
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if b is not None and math.isfinite(b)]
+    if len({a for a, _ in pairs}) < 2:
+        return None
+    xs, ys = np.array(pairs, dtype=float).T
+    spread = float(((xs - xs.mean()) ** 2).sum())
+    slope = float(((xs - xs.mean()) * (ys - ys.mean())).sum()) / spread
+    intercept = float(ys.mean()) - slope * float(xs.mean())
+    residual, total = float(((ys - intercept - slope * xs) ** 2).sum()), float(((ys - ys.mean()) ** 2).sum())
+    r2 = 1 - residual / total if total else 1.0
+    slope_std = math.sqrt(residual / (len(pairs) - 2) / spread) if len(pairs) > 2 else None
+    return LinearFit(intercept, slope, slope_std, r2, len(pairs))
+
+
+def fit_power(x: Sequence[float], y: Sequence[float | None]) -> PowerFit | None:
+    """Return the power law through the points with a positive y (least squares in log-log), or None below two x."""
+    logs = [math.log(b) if b is not None and math.isfinite(b) and b > 0 else None for b in y]
+    line = fit_line([math.log(a) for a in x], logs)
+    if line is None:
+        return None
+    return PowerFit(math.exp(line.intercept), line.slope, line.slope_std, line.r2, line.n)
+
+
+def ratio(a: Description, b: Description, confidence: float = 0.95) -> Ratio | None:
+    """Return mean(a) / mean(b) of positive means with Welch's interval of the logarithm, or None without both means.
+
+    The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite.
+    """
+    if not a.mean or not b.mean or a.mean <= 0 or b.mean <= 0:
+        return None
+    value = a.mean / b.mean
+    if a.std is None or b.std is None or a.n < 2 or b.n < 2:
+        return Ratio(value)
+    parts = [(d.std / d.mean) ** 2 / d.n for d in (a, b) if d.std is not None and d.mean]
+    variance = sum(parts)
+    if not variance:
+        return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
+    freedom = variance**2 / sum(part**2 / (n - 1) for part, n in zip(parts, (a.n, b.n), strict=True))
+    error = math.sqrt(variance)
+    half = t_quantile((1 + confidence) / 2, freedom) * error
+    p = 2 * t_tail(abs(math.log(value)) / error, freedom)
+    return Ratio(value, value * math.exp(-min(half, 700)), value * math.exp(min(half, 700)), min(p, 1.0))
+
+
+def t_tail(t: float, freedom: float) -> float:
+    """Return P(T > t) for t >= 0 of Student's t with `freedom` >= 1: with T = sqrt(v) tan(u) it is an integral of
+    cos(u) ** (v - 1), smooth and finite, done by Gauss-Legendre; beyond 1000 degrees the law no longer changes."""
+    freedom = min(freedom, 1000.0)
+    start = math.atan(t / math.sqrt(freedom))
+    nodes, weights = np.polynomial.legendre.leggauss(256)
+    half = (math.pi / 2 - start) / 2
+    angles = start + half * (nodes + 1)
+    integral = half * float((weights * np.cos(angles) ** (freedom - 1)).sum())
+    log_norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
+    return integral * math.exp(log_norm)
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """Return t with P(T <= t) = `probability` (0.5 < probability < 1), by bisection."""
+    low, high = 0.0, 1.0
+    while t_tail(high, freedom) > 1 - probability and high < 1e6:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, freedom) > 1 - probability else (low, middle)
+    return (low + high) / 2

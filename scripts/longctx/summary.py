@@ -1,0 +1,266 @@
+"""From rows to one summary row per mode and length, and the fits over lengths.
+
+Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own), in mode reuse
+the hot queries (role reuse; the prefill that makes the prefix resident is not one), in decode_only its own. Warm-ups
+never count. A request that was tried again counts once, by its best attempt (ok, then doubtful, then failed).
+
+Which values count: all of an ok row; of a doubtful row those that it still has, since the value that a doubt touches
+is null (longctx.reasons); a prefill time of a cached, resumed or compiling request never. So `n` counts the ok rows
+and `<metric>_n` the values behind each mean. Nothing is dropped for being far off: outliers are counted.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from longctx import stats, tables
+from longctx.cost import Price
+from longctx.errors import DataError
+from longctx.lengths import format_length
+
+Row = Mapping[str, Any]
+Key = tuple[str, int]
+
+OBSERVED_ROLES = {"prefill": ("cold", "repeat"), "reuse": ("reuse",), "decode_only": ("decode_only",)}
+METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
+PREFILL_METRICS = frozenset(("ttft_s", "prefill_s", "overhead_s"))
+NOT_COLD = frozenset(("cached", "jit", "resumed"))
+_RANK = {"ok": 2, "doubtful": 1}
+LONG_FIT_RUNGS = 4
+
+
+def summarise(
+    rows: Iterable[Row],
+    expected: Mapping[Key, int],
+    plan_rows: Iterable[Row] = (),
+    price: Price | None = None,
+) -> list[dict[str, Any]]:
+    """Return tables.SUMMARY rows for every (mode, length) that was measured or expected, by mode, then length.
+
+    rows: tables.MEASUREMENTS rows (an extra key `source`, the file, is used in messages). expected: requests that each
+    (mode, length) should have; fewer are `n_missing`. plan_rows: tables.PLAN rows, for the bounds. DataError if ok rows
+    of a mode come from servers that differ in a field of tables.IDENTITY.
+    """
+    rows = list(rows)
+    check_identity(rows)
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["mode"], row["length"]].append(row)
+    bounds = {(row["mode"], row["length"]): row for row in plan_rows}
+    modes = list(OBSERVED_ROLES)
+    keys = sorted({*groups, *expected}, key=lambda key: (modes.index(key[0]), key[1]))
+    return [_summarise_point(key, groups[key], expected.get(key, 0), _bound(bounds, key), price) for key in keys]
+
+
+def observations(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that count, one per request: its best attempt, the latest among equals."""
+    best: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if row["role"] not in OBSERVED_ROLES[row["mode"]]:
+            continue
+        key = tuple(row.get(field) for field in ("mode", "length", "pass_index", "role", "request_index"))
+        if key not in best or _RANK.get(row["status"], 0) >= _RANK.get(best[key]["status"], 0):
+            best[key] = row
+    return list(best.values())
+
+
+def value(row: Row, metric: str) -> float | None:
+    """Return what `row` contributes to the statistics of `metric`, None if nothing."""
+    if row["status"] not in _RANK:
+        return None
+    if metric in PREFILL_METRICS and (row["mode"] == "decode_only" or _touched(row)):
+        return None
+    number: float | None = row.get(metric)
+    return number
+
+
+def _touched(row: Row) -> bool:
+    doubts = NOT_COLD - {"cached"} if row["mode"] == "reuse" else NOT_COLD
+    return not doubts.isdisjoint(row.get("reasons") or [row.get("reason")])
+
+
+def outlier_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose TTFT or decode throughput stands out among the others of their mode and length."""
+    found = []
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in observations(rows):
+        groups[row["mode"], row["length"]].append(row)
+    for group in groups.values():
+        marks = [stats.outliers([value(row, metric) for row in group]) for metric in ("ttft_s", "decode_tok_s")]
+        found += [row for row, *far in zip(group, *marks, strict=True) if any(far)]
+    return found
+
+
+def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price: Price | None) -> dict[str, Any]:
+    counted = observations(rows)
+    sound = [row for row in counted if row["status"] in _RANK]
+    summary: dict[str, Any] = {
+        "mode": key[0],
+        "length": key[1],
+        "n": sum(row["status"] == "ok" for row in counted),
+        "n_failed": sum(row["status"] == "failed" for row in rows if row["role"] != "warm-up"),
+        "n_doubtful": sum(row["status"] == "doubtful" for row in rows if row["role"] != "warm-up"),
+        "n_missing": max(0, expected - len(counted)),
+        "n_outliers": len(outlier_rows(rows)),
+        "reasons": sorted({reason for row in rows for reason in reasons_of(row)}),
+        "hosts": sorted({row["host"] for row in sound if row.get("host")}),
+        "cached_tokens_min": min((row["cached_tokens"] for row in sound if row.get("cached_tokens") is not None),
+                                 default=None),
+        "synthetic_weights": any(row.get("synthetic_weights") for row in rows) or None,
+        "filled_kv": any(row.get("filled_kv") for row in rows) or None,
+    }  # fmt: skip
+    for field in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
+        summary[field] = next((row[field] for row in [*sound, *rows] if row.get(field) is not None), None)
+    for metric in METRICS:
+        described = stats.describe(value(row, metric) for row in counted)
+        for name in described.__dataclass_fields__:
+            summary[f"{metric}_{name}"] = getattr(described, name)
+    _add_bounds(summary, bound)
+    _add_energy(summary, sound)
+    if price:
+        _add_cost(summary, price)
+    return summary
+
+
+def reasons_of(row: Row) -> list[str]:
+    """Return every reason why a row is not ok."""
+    if row["status"] == "ok":
+        return []
+    return list(row.get("reasons") or ([row["reason"]] if row.get("reason") else []))
+
+
+def _bound(bounds: Mapping[Key, Row], key: Key) -> Row:
+    """Return the plan row of a point; decode is bounded alike in every mode, so any mode's plan row serves."""
+    return bounds.get(key) or next((row for (_, length), row in bounds.items() if length == key[1]), {})
+
+
+def _add_bounds(summary: dict[str, Any], bound: Row) -> None:
+    """Add the bounds and measured / bound; a hot query and a filled cache have no prefill to bound."""
+    ttft_bound = bound.get("ttft_bound_s") if summary["mode"] == "prefill" else None
+    decode_bound = bound.get("decode_bound_tok_s")
+    summary["ttft_bound_s"], summary["decode_bound_tok_s"] = ttft_bound, decode_bound
+    summary["ttft_over_bound"] = _quotient(summary["ttft_s_mean"], ttft_bound)
+    summary["decode_over_bound"] = _quotient(summary["decode_tok_s_mean"], decode_bound)
+
+
+def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
+    """Add the mean energy of a request in J, and per token that it computed: prompt - cached + completion, J."""
+    per_token = []
+    for row in rows:
+        tokens = row.get("completion_tokens") or 0
+        if row["mode"] != "decode_only":
+            tokens += (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
+        per_token.append(_quotient(row.get("energy_j"), tokens))
+    summary["energy_j_mean"] = stats.describe(row.get("energy_j") for row in rows).mean
+    summary["energy_j_per_token"] = stats.describe(per_token).mean
+    summary["power_gap_s_mean"] = stats.describe(row.get("power_gap_s") for row in rows).mean
+
+
+def _add_cost(summary: dict[str, Any], price: Price) -> None:
+    """Add $ of a cold prefill, of a hot query with its answer, and of a million tokens prefilled and decoded."""
+    ttft, decode, answer = summary["ttft_s_mean"], summary["decode_tok_s_mean"], summary["max_new_tokens"]
+    summary["usd_per_mtok_out"] = price.usd(_quotient(1e6, decode))
+    if summary["mode"] == "prefill":
+        summary["usd_per_prefill"] = price.usd(ttft)
+        summary["usd_per_mtok"] = price.usd(_quotient(ttft and ttft * 1e6, summary["length"]))
+    if summary["mode"] == "reuse" and ttft and decode and answer:
+        summary["usd_per_query"] = price.usd(ttft + (answer - 1) / decode)
+
+
+def _quotient(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def check_identity(rows: Iterable[Row]) -> None:
+    """Refuse rows of one mode that come from different servers or hardware: DataError names field, values and points.
+
+    A doubtful row may not know a fact (then it contradicts nothing); an ok row without it differs from one with it.
+    """
+    first: dict[tuple[str, str], tuple[Any, Row]] = {}
+    for row in rows:
+        if row["status"] not in _RANK:
+            continue
+        for field in tables.IDENTITY:
+            known = row.get(field)
+            if known is None and row["status"] == "doubtful":
+                continue
+            before, example = first.setdefault((row["mode"], field), (known, row))
+            if before != known:
+                raise DataError(
+                    f"measurements of mode {row['mode']} differ in {field}: {_said(before)} in {_where(example)},"
+                    f" {_said(known)} in {_where(row)}; different systems never merge, so give each its own results"
+                    " folder (name: in the configuration)"
+                )
+
+
+def _said(fact: Any) -> str:
+    return "not known" if fact is None else str(fact)
+
+
+def _where(row: Row) -> str:
+    return row.get("source") or f"{format_length(row['length'])} pass {row.get('pass_index')}"
+
+
+def per_host(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return mode, length, host, n and mean and std of TTFT (s) and decode (tok/s) for lengths with several hosts.
+
+    The std is run to run on one host; how the means differ is node to node. The two are never pooled here.
+    """
+    groups: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
+    for row in observations(rows):
+        if row["status"] in _RANK:
+            groups[row["mode"], row["length"], row.get("host") or "unknown"].append(row)
+    hosts: dict[Key, set[str]] = defaultdict(set)
+    for mode, length, host in groups:
+        hosts[mode, length].add(host)
+    found = []
+    for (mode, length, host), group in sorted(groups.items()):
+        if len(hosts[mode, length]) > 1:
+            ttft = stats.describe(value(row, "ttft_s") for row in group)
+            decode = stats.describe(value(row, "decode_tok_s") for row in group)
+            found.append({
+                "mode": mode, "length": length, "host": host, "n": len(group), "ttft_s_mean": ttft.mean,
+                "ttft_s_std": ttft.std, "decode_tok_s_mean": decode.mean, "decode_tok_s_std": decode.std,
+            })  # fmt: skip
+    return found
+
+
+def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return tables.FITS rows of each mode, from the means; fits that need more rungs than there are are left out.
+
+    ttft_power: TTFT = coefficient x L^exponent over all lengths; ttft_power_long: over the longest four, where the
+    quadratic term rules. decode_line: seconds per output token = intercept_s + slope_s x L.
+    """
+    found: list[dict[str, Any]] = []
+    for mode in OBSERVED_ROLES:
+        rows = sorted((row for row in summary if row["mode"] == mode), key=lambda row: row["length"])
+        timed = [row for row in rows if row["ttft_s_mean"]]
+        if mode == "prefill":
+            found += _power_row(timed, "ttft_power")
+            if len(timed) >= LONG_FIT_RUNGS + 2:
+                found += _power_row(timed[-LONG_FIT_RUNGS:], "ttft_power_long")
+        decoded = [row for row in rows if row["decode_tok_s_mean"]]
+        lengths = [row["length"] for row in decoded]
+        line = stats.fit_line(lengths, [1 / row["decode_tok_s_mean"] for row in decoded])
+        if line:
+            found.append(_fit_row(decoded, "decode_line", "1 / decode = intercept_s + slope_s * L") | {
+                "intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std, "r2": line.r2
+            })  # fmt: skip
+    return found
+
+
+def _power_row(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
+    power = stats.fit_power([row["length"] for row in rows], [row["ttft_s_mean"] for row in rows])
+    if power is None:
+        return []
+    row = _fit_row(rows, name, "ttft_s = coefficient * L ** exponent")
+    return [row | {"coefficient": power.coefficient, "exponent": power.exponent,
+                   "exponent_std": power.exponent_std, "r2": power.r2}]  # fmt: skip
+
+
+def _fit_row(rows: Sequence[Row], name: str, formula: str) -> dict[str, Any]:
+    lengths = [row["length"] for row in rows]
+    return {
+        "campaign": rows[0].get("campaign"), "mode": rows[0]["mode"], "name": name, "formula": formula,
+        "n": len(rows), "length_min": min(lengths), "length_max": max(lengths),
+    }  # fmt: skip
