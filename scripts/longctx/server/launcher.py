@@ -1,7 +1,8 @@
 """The seam between `serve` and the ways to start a server: each launcher only says what to run.
 
-`local` and `container` are modules with one function, `prepare(recipe, options, owner, host, port) -> Launch`. The rest
-(ownership record, reaper, log, readiness, facts, contract, stopping) is common and lives in `life`. `external` starts nothing.
+`local` and `container` are modules with one function, `prepare(recipe, options, owner, host, port) -> Launch`.
+The rest (ownership record, reaper, log, readiness, facts, contract, stopping) is common and lives in `life`;
+`external` starts nothing.
 """
 
 from collections.abc import Mapping
@@ -35,8 +36,9 @@ class Launch:
 
     command: argv on this host. It is written to the log and the results, so it must hold no secret value.
     env: the whole environment of the program; secrets travel here only. Their values are masked in the server's log.
-    stop_commands: run in order (each at most 60 s, failures ignored) before any signal, and again by a later run that finds
-      the record of a dead owner: e.g. `podman stop -t 20 NAME`, `podman rm -f NAME`. Only names made from the owner's id.
+    stop_commands: run in order (each at most 60 s, failures ignored) before any signal, and again by a later run that
+      finds the record of a dead owner: e.g. `podman stop -t 20 NAME`, `podman rm -f NAME`. Names made from the owner's
+      id only.
     probe: argv prefix that runs Python beside the running server ([python] or [podman, exec, NAME, python3]), or None.
     facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
     """
@@ -49,6 +51,6 @@ class Launch:
 
 
 class Kind(Protocol):
-    """A launcher module; `prepare` raises ServerError(reason='server_start') in one sentence where nothing can start."""
+    """A launcher module; `prepare` raises ServerError(reason='server_start') where nothing can start, in a sentence."""
 
     def prepare(self, recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch: ...

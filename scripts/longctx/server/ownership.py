@@ -1,0 +1,197 @@
+"""Ownership of server processes: a record on disk, the reaper around each server, and what a later run may end.
+
+Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, reaper, pid
+and start (of the server; filled in by the reaper), port, stop_commands. Times are clock ticks since boot, so that a
+reused process id is never mistaken. Nobody is ever found by port or by name.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import ServerError
+from longctx.server import reaper
+from longctx.server.launcher import Launch, Owner
+
+GRACE_S = 10.0
+REAPER_PATIENCE_S = 45.0  # the grace, TERM and KILL of the reaper, and some
+
+
+def new_owner(campaign: str, run_dir: Path) -> Owner:
+    """Return a fresh owner id for one server start."""
+    return Owner(id=uuid.uuid4().hex[:12], campaign=campaign, run_dir=run_dir)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class Kept:
+    """A program that runs under the reaper: alive, how it ended, and how to end it. Made by `keep`."""
+
+    def __init__(self, launch: Launch, owner: Owner, port: int, log_path: Path, grace_s: float) -> None:
+        self.record_path = owner.run_dir / f"server-{owner.id}.json"
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.failure: str | None = None  # why the program could not even be run
+        self.log_error: tuple[int, str] | None = None
+        self._grace_s = grace_s
+        self._stop_commands = launch.stop_commands
+        self._owner_id = owner.id
+        self._ended = threading.Event()
+        self._settled = threading.Event()
+        self._write_record(owner, port)
+        spec = {
+            "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
+            "stop_commands": launch.stop_commands, "grace_s": grace_s, "owner_pid": os.getpid(),
+        }  # fmt: skip
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],
+            env=launch.env | {reaper.MARKER: owner.id},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._settled.wait(REAPER_PATIENCE_S)
+
+    def alive(self) -> bool:
+        """Return whether the program and its reaper both run."""
+        return self._settled.is_set() and not self._ended.is_set()
+
+    def processes(self) -> set[int]:
+        """Return the process ids of the program and everything below it."""
+        return set(reaper.descendants(self._reaper.pid))
+
+    def stop(self) -> list[int]:
+        """End the program and everything below it; return the process ids that resisted SIGKILL (normally none)."""
+        self._close_pipe()
+        try:
+            self._reaper.wait(self._grace_s + REAPER_PATIENCE_S + 60.0 * len(self._stop_commands))
+        except subprocess.TimeoutExpired:
+            self._reaper.kill()
+            self._reaper.wait()
+        self._listener.join(5.0)
+        if self._reaper.stdout:
+            self._reaper.stdout.close()
+        self._ended.set()
+        # normally nothing is left to do: this is for a reaper that was itself killed
+        left = end_marked(self._owner_id, self._stop_commands if self.record_path.exists() else [])
+        if not left:
+            self.record_path.unlink(missing_ok=True)
+        return left
+
+    def _close_pipe(self) -> None:
+        if self._reaper.stdin and not self._reaper.stdin.closed:
+            self._reaper.stdin.close()
+
+    def _write_record(self, owner: Owner, port: int) -> None:
+        owner.run_dir.mkdir(parents=True, exist_ok=True)
+        record = {
+            "id": owner.id, "campaign": owner.campaign, "host": platform.node(), "boot": boot_id(), "port": port,
+            "owner": os.getpid(), "owner_start": reaper.start_ticks(os.getpid()), "reaper": None, "pid": None,
+            "start": None, "stop_commands": self._stop_commands,
+        }  # fmt: skip
+        try:
+            self.record_path.write_text(json.dumps(record))
+        except OSError as error:
+            raise ServerError(f"{self.record_path}: {error.strerror}; no server is started", "server_start") from error
+
+    def _listen(self) -> None:
+        assert self._reaper.stdout is not None
+        for line in self._reaper.stdout:
+            event = json.loads(line)
+            match event["event"]:
+                case "started":
+                    self.pid = event["pid"]
+                case "failed":
+                    self.failure = event["detail"]
+                    self._ended.set()
+                case "exited":
+                    self.exit_code = event["code"]
+                    self._ended.set()
+                case "log_error":
+                    self.log_error = (event["errno"], event["detail"])
+            self._settled.set()
+        self._ended.set()
+        self._settled.set()
+
+
+def keep(launch: Launch, owner: Owner, port: int, log_path: Path, grace_s: float = GRACE_S) -> Kept:
+    """Start `launch` under the reaper; ServerError(reason='server_start') where its program cannot be run."""
+    kept = Kept(launch, owner, port, log_path, grace_s)
+    if kept.failure:
+        kept.stop()
+        raise ServerError(f"the server's program cannot be run: {kept.failure}", "server_start")
+    return kept
+
+
+def reap(run_dir: Path) -> list[str]:
+    """End what earlier runs of ours left behind in `run_dir`; return a sentence for each. Live runs are left alone.
+
+    A record of another host is left for that host; one of an earlier boot is only removed. ServerError where a process
+    survives SIGKILL.
+    """
+    said = []
+    for path in sorted(run_dir.glob("server-*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue  # just removed by its reaper, or torn by a full disk: nothing provable in it
+        if record["host"] != platform.node() or _owner_lives(record):
+            continue
+        if record["boot"] == boot_id():
+            said.append(_end(record, path))
+        path.unlink(missing_ok=True)
+    return [sentence for sentence in said if sentence]
+
+
+def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
+    """Run the stop commands, then TERM and KILL every process with this owner's mark; return those that resist."""
+    reaper.run_stop_commands(stop_commands)
+    for signum, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 20.0)):
+        deadline = time.monotonic() + patience_s
+        sent: set[tuple[int, int]] = set()
+        while (left := reaper.marked(owner_id)) and time.monotonic() < deadline:
+            for process in set(left.items()) - sent:
+                reaper.send(*process, signum)
+                sent.add(process)
+            time.sleep(0.1)
+    return sorted(reaper.marked(owner_id))
+
+
+def _owner_lives(record: dict[str, Any]) -> bool:
+    return bool(record["boot"] == boot_id()) and reaper.start_ticks(record["owner"]) == record["owner_start"]
+
+
+def _end(record: dict[str, Any], path: Path) -> str:
+    """End one dead owner's server, giving its own reaper time to do so first."""
+    deadline = time.monotonic() + REAPER_PATIENCE_S
+    while path.exists() and _reaper_works(record) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not path.exists():
+        return ""
+    found = reaper.marked(record["id"])
+    if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
+        reaper.send(record["pid"], record["start"], signal.SIGTERM)
+        found[record["pid"]] = record["start"]
+    if left := end_marked(record["id"], record["stop_commands"]):
+        raise ServerError(f"processes {left} of an earlier run survive SIGKILL; end them or restart the machine")
+    pids = ", ".join(map(str, sorted(found)))
+    return f"ended the server of an earlier run (started by process {record['owner']}; processes {pids or 'none'})"
+
+
+def _reaper_works(record: dict[str, Any]) -> bool:
+    try:
+        command = Path(f"/proc/{record['reaper']}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return record["reaper"] is not None and record["id"].encode() in command

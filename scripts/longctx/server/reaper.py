@@ -1,0 +1,277 @@
+"""The reaper: runs one server as its child and ends all of it when its owner is gone, however the owner died.
+
+A program of its own (standard library only, started by file name): it lives in a session of its own, so that a signal
+to the owner's process group does not reach it; it is the subreaper of everything below it, so that no grandchild escapes
+by a double fork or a session of its own. It copies the server's output to the log and masks secret values on the way.
+
+    python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid
+
+Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
+event a line: started {pid, start}, failed {detail}, exited {code}, log_error {errno, detail}, gone {left}.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+MARKER = "LONGCTX_OWNER"
+SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
+MASK = "[secret]"
+SHORTEST_SECRET = 6
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def secret_values(env: dict[str, str]) -> list[str]:
+    """Return the values to mask, longest first: of names like *_TOKEN, not of short words or existing paths."""
+    values = {v for name, v in env.items() if SECRET_NAME.search(name) and len(v) >= SHORTEST_SECRET}
+    return sorted((v for v in values if not (v.startswith("/") and os.path.exists(v))), key=len, reverse=True)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a live process started, in clock ticks since boot; None for a dead one or a zombie."""
+    entry = _stat(pid)
+    return None if entry is None or entry[1] == "Z" else entry[2]
+
+
+def descendants(root: int) -> dict[int, int]:
+    """Return {pid: start_ticks} of everything below `root`, zombies left out."""
+    return _below(_processes(), root)
+
+
+def marked(owner_id: str) -> dict[int, int]:
+    """Return {pid: start_ticks} of the processes whose environment carries this owner's id, and all below them."""
+    table, found = _processes(), {}
+    needle = f"{MARKER}={owner_id}\0".encode()
+    for pid, (_, state, start) in table.items():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if state != "Z" and needle in file.read() + b"\0":
+                found[pid] = start
+    for pid in list(found):
+        found |= _below(table, pid)
+    return found
+
+
+def send(pid: int, start: int, signum: int) -> None:
+    """Signal a process if it is still the one that started at `start`; a reused pid is left alone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if start_ticks(pid) == start:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signum)
+    finally:
+        os.close(handle)
+
+
+def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
+    """Run each stop command, whatever becomes of the one before."""
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                command, timeout=timeout_s, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+
+
+def write_record(path: str, record: dict[str, Any]) -> None:
+    """Replace the ownership record at once; nothing to do where its folder is gone."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with contextlib.suppress(OSError):
+        with open(temporary, "w") as file:
+            json.dump(record, file)
+        os.replace(temporary, path)
+
+
+def _stat(pid: int) -> tuple[int, str, int] | None:
+    """Return (parent pid, state, start ticks) of a process; its name may hold spaces and parentheses."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), fields[0].decode(), int(fields[19])
+
+
+def _processes() -> dict[int, tuple[int, str, int]]:
+    entries = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: entry for pid, entry in entries if entry is not None}
+
+
+def _below(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = {}, [root]
+    while queue:
+        for pid in children.get(queue.pop(), []):
+            queue.append(pid)
+            if table[pid][1] != "Z":
+                found[pid] = table[pid][2]
+    return found
+
+
+class LogPump(threading.Thread):
+    """Copies the server's output to the log in whole lines, secrets masked; goes on reading where the disk is full."""
+
+    def __init__(self, source: int, log_path: str, secrets: list[str]) -> None:
+        super().__init__(daemon=True)
+        self.source = source
+        self.secrets = [value.encode() for value in secrets]
+        self.longest = max(map(len, self.secrets), default=1)
+        self.log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.failed = False
+
+    def run(self) -> None:
+        pending = b""
+        while data := os.read(self.source, 1 << 16):
+            pending += data
+            cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+            if not cut and len(pending) > (1 << 16):
+                pending = self.mask(pending)
+                cut = len(pending) - self.longest
+            self.write(pending[:cut])
+            pending = pending[cut:]
+        self.write(pending)
+
+    def mask(self, data: bytes) -> bytes:
+        for value in self.secrets:
+            data = data.replace(value, MASK.encode())
+        return data
+
+    def write(self, data: bytes) -> None:
+        data = self.mask(data)
+        try:
+            while data:
+                data = data[os.write(self.log, data) :]
+        except OSError as error:
+            if not self.failed:
+                emit("log_error", errno=error.errno, detail=error.strerror)
+            self.failed = True
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Tell the owner, if there still is one."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
+
+
+def wait_for_end(child: int, owner: int, wake: int) -> int | None:
+    """Return the child's exit code once it exits, or None once the owner lets go, dies or we are told to stop."""
+    owner_handle = None
+    with contextlib.suppress(OSError):
+        owner_handle = os.pidfd_open(owner)
+    watched = [0, wake] + ([owner_handle] if owner_handle is not None else [])
+    while True:
+        code = collect(child)
+        if code is not None:
+            return code
+        ready, _, _ = select.select(watched, [], [], 1.0)
+        if wake in ready and signal.SIGTERM in os.read(wake, 4096):
+            return None
+        if 0 in ready and not os.read(0, 4096):
+            return None
+        if owner_handle in ready:
+            return None
+
+
+def collect(child: int) -> int | None:
+    """Reap every zombie of ours and return the child's exit code if it was among them (negative: its signal)."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                code = os.waitstatus_to_exitcode(ended[1])
+    return code
+
+
+def end_all(child: int, alive: bool, stop_commands: list[list[str]], grace_s: float) -> list[int]:
+    """Stop by command, then TERM the child, then TERM and KILL whatever is left below us; return what resists."""
+    run_stop_commands(stop_commands)
+    me = os.getpid()
+    if alive and (start := start_ticks(child)) is not None:
+        send(child, start, signal.SIGTERM)
+        settle(lambda: start_ticks(child) != start, grace_s, child)
+    for signum, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 20.0)):
+        deadline = time.monotonic() + patience_s
+        while (left := descendants(me)) and time.monotonic() < deadline:
+            for pid, start in left.items():
+                send(pid, start, signum)
+            settle(lambda: not descendants(me), 0.5, child)
+    return sorted(descendants(me))
+
+
+def settle(done: Any, patience_s: float, child: int) -> None:
+    """Wait until `done()` or the patience ends, reaping meanwhile."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        collect(child)
+        if done():
+            return
+        time.sleep(0.02)
+
+
+def prepare_process() -> int:
+    """Shield this process from terminal signals, adopt orphans, and return a pipe that wakes on SIGCHLD and SIGTERM."""
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(signum, signal.SIG_IGN)
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake_end, False)
+    signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+    for signum in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(signum, lambda *_: None)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return wake
+
+
+def child_setup() -> None:
+    """In the child: default signals again, and SIGTERM if even the reaper is killed."""
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(signum, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    wake = prepare_process()
+    source, sink = os.pipe()
+    pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
+    try:
+        child = subprocess.Popen(
+            spec["command"], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+            preexec_fn=child_setup,
+        ).pid  # fmt: skip
+    except OSError as error:
+        emit("failed", detail=f"{spec['command'][0]}: {error.strerror}")
+        return
+    os.close(sink)
+    pump.start()
+    start = start_ticks(child)
+    with contextlib.suppress(OSError, ValueError), open(spec["record_path"]) as file:
+        write_record(spec["record_path"], json.load(file) | {"pid": child, "start": start, "reaper": os.getpid()})
+    emit("started", pid=child, start=start)
+    code = wait_for_end(child, spec["owner_pid"], wake)
+    if code is not None:
+        emit("exited", code=code)
+    left = end_all(child, code is None, spec["stop_commands"], spec["grace_s"])
+    pump.join(2.0)
+    if not left:
+        with contextlib.suppress(OSError):
+            os.unlink(spec["record_path"])
+    emit("gone", left=left)
+    # a Popen object that never saw its child end would complain at interpreter exit
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
