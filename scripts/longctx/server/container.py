@@ -1,0 +1,261 @@
+"""Launcher `container`: the same server in a podman, docker or apptainer container.
+
+podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
+apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
+"""
+
+import os
+import re
+import resource
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import ServerError
+from longctx.server import recipe as recipes
+from longctx.server.engines import find_engine, find_image
+from longctx.server.launcher import Launch, Owner
+from longctx.server.reaper import SECRET_NAME
+from longctx.server.recipe import Recipe
+
+STOP_GRACE_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The keys of `container` in a configuration; workflow/schemas/config.schema.yaml says what each means."""
+
+    image: str
+    engine: str | None = None
+    python: str = "python3"
+    runtime: str | None = None
+    devices: tuple[str, ...] = ()
+    network: str = "host"
+    ipc: str | None = "host"
+    shm_size: str | None = None
+    ulimits: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = ("HF_TOKEN",)
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the host, seen in the container at `target`."""
+
+    source: Path
+    target: str
+    read_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
+
+
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch:
+    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing."""
+    chosen = _options(options)
+    engine = find_engine(chosen.engine)
+    image = find_image(engine, chosen.image)
+    recipe, mounts = _mounts(recipe, chosen)
+    _check(engine, chosen, mounts)
+    values = recipes.environment(recipe)
+    secrets = _secrets(chosen.pass_env, values)
+    plain = {name: value for name, value in values.items() if name not in secrets}
+    facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
+    if engine == "apptainer":
+        command = [*apptainer_args(chosen, mounts, _pairs(plain)), *_server(recipe, chosen, host, port)]
+        env = os.environ | {f"APPTAINERENV_{name}": value for name, value in secrets.items()}
+        return Launch(
+            command=command, env=dict(env), facts=facts, probe=[*apptainer_args(chosen, [], []), chosen.python]
+        )
+    name = container_name(owner)
+    published = None if chosen.network == "host" else f"{host}:{port}:{port}"
+    run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
+    inside = host if published is None else "0.0.0.0"
+    return Launch(
+        command=[*run, *_server(recipe, chosen, inside, port)[1:]],
+        env=os.environ | secrets,
+        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
+        probe=[engine, "exec", name, chosen.python],
+        facts=facts,
+    )
+
+
+def container_name(owner: Owner) -> str:
+    """The one name that this start's container has, and nobody else's."""
+    return f"longctx-{owner.id}"
+
+
+def run_args(
+    engine: str, options: Options, owner: Owner, mounts: list[Mount], env: list[str], published: str | None
+) -> list[str]:
+    """Return `podman run …` or `docker run …` up to and with the image.
+
+    env: NAME=value, or NAME alone for a secret that the engine takes from its own environment.
+    published: address:port:port, or None on the host's network.
+    """
+    flags: dict[str, list[str | None]] = {
+        "--name": [container_name(owner)],
+        "--label": [f"longctx.campaign={owner.campaign}", f"longctx.owner={owner.id}"],
+        "--log-driver": ["none"],  # the log goes to our file only
+        "--pull": ["never"],
+        "--network": [options.network],
+        "--publish": [published],
+        "--ipc": [options.ipc],
+        "--shm-size": [options.shm_size],
+        "--ulimit": [*(options.ulimits or _own_limits(engine))],
+        "--device": [device for device in options.devices if device != "all"],
+        "--volume": [str(mount) for mount in mounts],
+        "--env": [*env],
+        "--entrypoint": [options.python],
+    }
+    if "all" in options.devices:
+        flags |= {"--gpus": ["all"]} if engine == "docker" else {"--device": [*flags["--device"], "nvidia.com/gpu=all"]}
+    runtime = ["--runtime", options.runtime] if options.runtime else []
+    head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
+    pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
+    return [*head, *pairs, *options.extra_args, options.image]
+
+
+def apptainer_args(options: Options, mounts: list[Mount], env: list[str]) -> list[str]:
+    """Return `apptainer exec …` up to and with the image; secrets travel as APPTAINERENV_ variables instead."""
+    gpus = ["--nv"] if "all" in options.devices else []
+    gpus += ["--rocm"] if "/dev/kfd" in options.devices else []
+    flags = {"--bind": [str(mount) for mount in mounts], "--env": env}
+    pairs = [text for flag, values in flags.items() for value in values for text in (flag, value)]
+    # A PID namespace: whatever the server started ends with it. The host's home would bring its Python packages along.
+    return ["apptainer", "exec", "--cleanenv", "--no-home", "--pid", *gpus, *pairs, *options.extra_args, options.image]
+
+
+def hf_token(environ: Mapping[str, str], home: Path) -> str | None:
+    """Return the Hugging Face token of the environment, else of ~/hf_token, else None."""
+    if token := environ.get("HF_TOKEN"):
+        return token
+    file = home / "hf_token"
+    return (file.read_text().strip() or None) if file.is_file() else None
+
+
+def _options(options: Mapping[str, Any]) -> Options:
+    known = {field.name for field in fields(Options)}
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
+    if not given.get("image"):
+        raise _error("container.image is missing; name the image that has vLLM")
+    return Options(**given)
+
+
+def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
+    return [options.python, "-m", recipes.MODULE, *recipes.command(recipe, host, port)]
+
+
+def _pairs(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
+    """Return what is passed by name only: `pass_env` where set here, and recipe variables that look like secrets."""
+    secrets = {name: os.environ[name] for name in names if os.environ.get(name)}
+    if "HF_TOKEN" in names and (token := hf_token(os.environ, Path.home())):
+        secrets["HF_TOKEN"] = token
+    return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
+
+
+def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
+    """Return the recipe with absolute folders, and the mounts: its folders at their own paths, then the user's."""
+    mounts = []
+    if Path(recipe.model).is_dir():
+        recipe = replace(recipe, model=str(Path(recipe.model).resolve()))
+        mounts.append(_same_path(recipe.model, read_only=True))
+    else:
+        default = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+        cache = Path(recipe.env.get("HF_HOME") or default).resolve()
+        cache.mkdir(parents=True, exist_ok=True)
+        recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
+        mounts.append(_same_path(cache, read_only=False))
+    if recipe.tokenizer and Path(recipe.tokenizer).is_dir():
+        tokenizer = str(Path(recipe.tokenizer).resolve())
+        recipe = replace(recipe, tokenizer=tokenizer)
+        mounts.append(_same_path(tokenizer, read_only=True))
+    if recipe.kv_transfer_config:
+        recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
+        mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
+    mounts += [_parse_mount(text) for text in options.mounts]
+    return recipe, list({mount.target: mount for mount in mounts}.values())
+
+
+def _same_path(path: Path | str, read_only: bool) -> Mount:
+    return Mount(Path(path), str(path), read_only)
+
+
+def _parse_mount(text: str) -> Mount:
+    """Read source[:target][:ro|rw]; ~ and $VARIABLES of the source are expanded, a lone source keeps its path."""
+    source, *rest = os.path.expandvars(text).split(":")
+    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+    path = Path(source).expanduser().absolute()
+    if len(rest) > 1 or not source:
+        raise _error(f"container.mounts: {text!r} is not source:target[:ro]")
+    return Mount(path, rest[0] if rest else str(path), mode == "ro")
+
+
+def _absolute_roots(value: Any) -> Any:
+    """Return a copy of a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute."""
+    if isinstance(value, Mapping):
+        return {k: str(Path(v).resolve()) if k == "root_dir" else _absolute_roots(v) for k, v in value.items()}
+    return [_absolute_roots(part) for part in value] if isinstance(value, list) else value
+
+
+def _roots(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "root_dir" in value:
+            yield value["root_dir"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _roots(part)
+
+
+def _own_limits(engine: str) -> list[str]:
+    """podman asks for more open files than some kernels allow; this process's own hard limits are always granted."""
+    if engine != "podman":
+        return []
+    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    hard = {name: resource.getrlimit(limit)[1] for name, limit in limits.items()}
+    return [f"{name}={value}:{value}" for name, value in hard.items() if value != resource.RLIM_INFINITY]
+
+
+def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
+    """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
+    for mount in mounts:
+        if not os.path.exists(mount.source):
+            raise _error(f"the mount source {mount.source} does not exist; create it or mend container.mounts")
+        mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
+        if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
+            raise _error(f"permission denied on the mount source {mount.source}; mend its mode or add :ro")
+        if not mount.target.startswith("/"):
+            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; mend container.mounts")
+        if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
+            raise _error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+    for device in options.devices:
+        if device.startswith("/") and not Path(device.split(":")[0]).exists():
+            raise _error(f"the device {device} does not exist on this host; mend container.devices")
+    if options.shm_size and options.ipc == "host":
+        raise _error("container.shm_size has no effect with ipc: host; set container.ipc: null or remove shm_size")
+    if options.network == "none":
+        raise _error("container.network: none would cut the server off; use host or bridge")
+    if engine == "apptainer":
+        _check_apptainer(options)
+
+
+def _check_apptainer(options: Options) -> None:
+    unused = {
+        "shm_size": options.shm_size is not None,
+        "ulimits": bool(options.ulimits),
+        "runtime": options.runtime is not None,
+        "network": options.network != "host",
+    }
+    if names := [f"container.{name}" for name, given in unused.items() if given]:
+        raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
+
+
+def _error(message: str) -> ServerError:
+    return ServerError(message, reason="server_start")

@@ -1,0 +1,120 @@
+"""Container engines: which one is here, what an image is, and what an engine's error means."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import ServerError
+
+ENGINES = ("podman", "docker", "apptainer")
+_INSPECT_TIMEOUT_S = 60.0
+# What an engine prints when it refuses to run a container, and what to do; {0} is the pattern's first group.
+_MEANINGS = (
+    (r"Cannot connect to the Docker daemon", "docker's daemon does not run; start it or use podman"),
+    (
+        r"permission denied while trying to connect to the Docker daemon",
+        "permission denied on docker's socket; join the docker group or use podman",
+    ),
+    (r"error setting rlimit", "the kernel refuses the container's limits; lower container.ulimits"),
+    (r"error mounting \"([^\"]+)\"", "the mount of {0} was refused; see container.mounts"),
+    (r"statfs ([^:]+): no such file", "the mount source {0} does not exist; see container.mounts"),
+    (r"bind source path does not exist: (\S+)", "the mount source {0} does not exist; see container.mounts"),
+    (r"mount source (\S+) doesn't exist", "the mount source {0} does not exist; see container.mounts"),
+    (r"unresolvable CDI devices (\S+)", "{0} is not known here; generate it with `nvidia-ctk cdi generate`"),
+    (r"could not select device driver", "docker has no NVIDIA container toolkit; install it"),
+    (r"(?:stat|gathering device information for custom device \") ?(/dev/[^\s:\"]+)", "the device {0} does not exist"),
+    (r"exec(?:utable file)?:? \"([^\"]+)\": .*not found", "{0} is not in the image; see container.python"),
+    (r"image not known|No such image|manifest unknown", "the image does not exist"),
+    (r"OCI permission denied|permission denied", "permission denied; see container.devices, mounts and extra_args"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A local image. digest: 'sha256:…' of its manifest (docker's own build: of the config; apptainer: of the file)."""
+
+    name: str
+    id: str
+    digest: str | None
+    labels: dict[str, str]
+
+
+def find_engine(wanted: str | None) -> str:
+    """Return the engine's name; ServerError where it, or any of the three, is not installed."""
+    for engine in [wanted] if wanted else ENGINES:
+        if shutil.which(engine):
+            return engine
+    if wanted:
+        raise _error(f"the container engine {wanted} is not installed; install it or change container.engine")
+    raise _error("no container engine is installed; install podman, docker or apptainer, or use launcher: local")
+
+
+def find_image(engine: str, name: str) -> Image:
+    """Return the facts of a local image; ServerError where it does not exist or the engine cannot say."""
+    return _find_sif(name) if engine == "apptainer" else _inspect(engine, name)
+
+
+def explain(text: str) -> str | None:
+    """Return one sentence for the engine's own error in a log, or None where the engine reported none."""
+    lines = [line for line in text.splitlines() if re.match(r"Error: |docker: |FATAL: |Error response", line.strip())]
+    if not lines:
+        return None
+    for pattern, meaning in _MEANINGS:
+        if match := re.search(pattern, lines[-1]):
+            return meaning.format(*match.groups())
+    return lines[-1].strip()
+
+
+def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a short engine command and return its result, whatever its exit code."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
+
+
+def _inspect(engine: str, name: str) -> Image:
+    result = run([engine, "image", "inspect", name])
+    if result.returncode != 0:
+        message = result.stderr.strip()
+        if re.search(r"image not known|No such image", message):
+            raise _error(f"the image {name} does not exist here; run `snakemake image` or `{engine} pull {name}`")
+        raise _error(f"{engine} cannot inspect the image {name}: {explain(message) or message}")
+    facts = json.loads(result.stdout)[0]
+    return Image(name, _with_prefix(facts["Id"]), _digest(facts), dict(_labels(facts)))
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    """Return the manifest's digest as podman says it, as docker knows it from a registry, or the image's id."""
+    from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
+    return str(facts.get("Digest") or (from_registry or [_with_prefix(facts["Id"])])[0])
+
+
+def _labels(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    return (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+
+
+def _with_prefix(image_id: str) -> str:
+    return image_id if ":" in image_id else f"sha256:{image_id}"
+
+
+def _find_sif(name: str) -> Image:
+    """An apptainer image is a .sif file (hashed) or a sandbox folder; a remote one would be fetched at every start."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return Image(name, str(path.resolve()), None, {})
+    if not path.is_file():
+        raise _error(f"the image {name} does not exist; write container.image as a .sif file (`apptainer pull`)")
+    with path.open("rb") as file:
+        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return Image(name, digest, digest, {})
+
+
+def _error(message: str) -> ServerError:
+    return ServerError(message, reason="server_start")
