@@ -1,0 +1,124 @@
+"""A connection without timeouts that can still be ended at once: it asks about once a second whether to go on."""
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpcore
+
+POLL_S = 1.0
+CONNECT_TIMEOUT_S = 30.0
+DEATH_GRACE_S = 3.0  # a broken connection is often seen before the process is gone
+
+
+class Failure(Exception):
+    """The request cannot give a measurement; `reason` is one of `longctx.reasons`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Watch:
+    """The clock of one request, and the questions asked while its connection waits."""
+
+    alive: Callable[[], bool] | None
+    stalled: Callable[[], bool] | None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    start: float | None = None
+    last_read: float = 0.0
+    next_check: float = 0.0
+    sent_bytes: int = 0
+
+    def begin(self) -> None:
+        self.start = None
+        self.sent_bytes = 0
+
+    def mark_write(self) -> None:
+        if self.start is None:
+            self.started_at, self.start = datetime.now(UTC), time.perf_counter()
+
+    def elapsed(self, moment: float) -> float:
+        return moment - (moment if self.start is None else self.start)
+
+    def check(self) -> None:
+        now = time.perf_counter()
+        if now < self.next_check:
+            return
+        self.next_check = now + POLL_S
+        if self.alive is not None and not self.alive():
+            raise Failure("server_died", "the server process ended during the request")
+        if self.stalled is not None and self.stalled():
+            raise Failure("timeout", "the server showed no progress for the configured stall time")
+
+    def died(self) -> bool:
+        """Return whether the server process is gone, waiting a moment for it to go."""
+        if self.alive is None:
+            return False
+        limit = time.monotonic() + DEATH_GRACE_S
+        while self.alive():
+            if time.monotonic() > limit:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+class WatchedStream(httpcore.NetworkStream):
+    """A connection that never times out, notes when bytes arrive, and lets `Watch` end it."""
+
+    def __init__(self, inner: httpcore.NetworkStream, watch: Watch) -> None:
+        self._inner, self._watch = inner, watch
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        while True:
+            try:
+                received = self._inner.read(max_bytes, POLL_S)
+            except httpcore.ReadTimeout:
+                self._watch.check()
+                continue
+            self._watch.last_read = time.perf_counter()
+            self._watch.check()
+            return received
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._watch.mark_write()
+        sock: socket.socket = self._inner.get_extra_info("socket")
+        sock.settimeout(POLL_S)
+        view = memoryview(buffer)
+        while view:
+            try:
+                sent = sock.send(view)
+            except TimeoutError as error:
+                self._watch.check()
+                if select.select([sock], [], [], 0)[0]:
+                    raise httpcore.WriteError("the server answered before it had read the request") from error
+                continue
+            except OSError as error:
+                raise httpcore.WriteError(str(error)) from error
+            self._watch.sent_bytes += sent
+            view = view[sent:]
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return WatchedStream(self._inner.start_tls(ssl_context, server_hostname, CONNECT_TIMEOUT_S), self._watch)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class WatchedBackend(httpcore.SyncBackend):
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return WatchedStream(super().connect_tcp(*args, **kwargs), self._watch)

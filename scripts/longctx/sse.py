@@ -1,0 +1,46 @@
+"""Server-sent events from raw bytes, in whatever pieces the network delivers them."""
+
+import re
+from dataclasses import dataclass, field
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class SseParser:
+    """Feed bytes, get the data of each finished event (several data lines joined by a newline).
+
+    Comments (keep-alives) and fields other than data are skipped; LF, CRLF and CR end lines, also when the
+    pair is split over two reads; text is cut only at line ends, so that no UTF-8 character is ever split.
+    """
+
+    _rest: bytes = b""
+    _data: list[bytes] = field(default_factory=list)
+    _started: bool = False
+
+    def feed(self, received: bytes) -> list[str]:
+        """Return the events that `received` finishes."""
+        self._rest += received
+        if not self._started and len(self._rest) >= len(_BOM):
+            self._rest, self._started = self._rest.removeprefix(_BOM), True
+        # A CR at the very end may be half of a CRLF: wait for the next byte.
+        held = b"\r" if self._rest.endswith(b"\r") else b""
+        *lines, rest = _LINE_END.split(self._rest.removesuffix(held))
+        self._rest = rest + held
+        return [event for line in lines if (event := self._line(line)) is not None]
+
+    def end(self) -> list[str]:
+        """Return what a server that closed without the last blank line still meant to say."""
+        events = self.feed(b"\n\n")
+        self._rest = b""
+        return events
+
+    def _line(self, line: bytes) -> str | None:
+        if line:
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            return None
+        data, self._data = self._data, []
+        return b"\n".join(data).decode("utf-8", errors="replace") if data else None
