@@ -1,0 +1,50 @@
+"""Build the token stream that all prompts share, or fetch the repositories of a manifest."""
+
+import argparse
+import sys
+
+from longctx import corpus
+from longctx.console import Progress
+from longctx.errors import LongctxError
+from longctx.lengths import parse_length
+from longctx.tokenfile import n_cycles
+from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+
+
+def build(args: argparse.Namespace) -> None:
+    order = tuple(entry["name"] for entry in corpus.read_manifest(args.manifest)) if args.manifest else ()
+    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    with Progress(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
+        spec = corpus.CorpusSpec(args.corpus, order)
+        metadata = corpus.build_stream(spec, tokenizer, args.tokens, args.out, progress)
+    if (cycles := n_cycles(metadata, args.tokens)) > 1:
+        print(f"corpus: shorter than {args.tokens} tokens, so it is repeated; cycle {cycles} is begun", file=sys.stderr)
+
+
+def fetch(args: argparse.Namespace) -> None:
+    corpus.fetch(args.manifest, args.to, lambda line: print(line, file=sys.stderr))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("build", help="tokenize a corpus into one stream")
+    one.add_argument("--corpus", default=corpus.STDLIB, help="'stdlib' or a folder of source trees")
+    one.add_argument("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
+    add_tokenizer_arguments(one)
+    one.add_argument("--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi")
+    one.add_argument("--out", required=True)
+    one.set_defaults(run=build)
+    two = commands.add_parser("fetch", help="clone a manifest's repositories at their pinned tags")
+    two.add_argument("--manifest", default="resources/corpus/published.yaml")
+    two.add_argument("--to", required=True, help="folder for the clones")
+    two.set_defaults(run=fetch)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,30 @@
+"""Make a model for `--load-format dummy`: config.json and a tokenizer trained on the corpus."""
+
+import argparse
+import json
+import sys
+
+from longctx.corpus import STDLIB, CorpusSpec
+from longctx.errors import LongctxError
+from longctx.synthetic import make_dummy_from_config, make_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, help="folder of the model")
+    parser.add_argument("--corpus", default=STDLIB, help="'stdlib' or a folder of source trees (default: %(default)s)")
+    parser.add_argument("--geometry", type=json.loads, default={}, help="JSON of config.json fields for the tiny Llama")
+    parser.add_argument("--from-config", help="a real model's config.json, instead of the tiny Llama")
+    args = parser.parse_args()
+    corpus = CorpusSpec(args.corpus)
+    if args.from_config:
+        make_dummy_from_config(args.from_config, args.out, corpus)
+    else:
+        make_model(args.out, args.geometry, corpus)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")

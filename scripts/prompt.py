@@ -1,0 +1,31 @@
+"""Build the prompt of one length from the token stream."""
+
+import argparse
+import sys
+
+from longctx.console import Progress
+from longctx.errors import LongctxError
+from longctx.lengths import format_length, parse_length
+from longctx.prompt import PromptSpec, build
+from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stream", required=True, help="stream.parquet of scripts/corpus.py build")
+    parser.add_argument("--shape", default="report", help="report, plain, or a folder with system.txt and task.txt")
+    add_tokenizer_arguments(parser)
+    parser.add_argument("--length", type=parse_length, required=True, help="tokens, like 64Ki")
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    with Progress(f"prompt {format_length(args.length)}", args.length) as progress:
+        build(args.stream, PromptSpec(args.shape), tokenizer, args.length, args.out, progress)
+        progress(args.length)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")
