@@ -1,0 +1,198 @@
+"""How long a prefill will take: fitted to what this campaign measured, else scaled from a published curve.
+
+A fit is t(L) = c + a*L + b*L**2, least squares of relative errors, long lengths weighted more, no coefficient below
+zero. A curve is scaled by
+the distance to the limit: t(L) = bound(L) / efficiency(L), with the efficiency that the curve's own hardware reached
+at that length. Neither may undercut the bound.
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import log, log2, sqrt
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longctx.bounds import ttft_bound_s
+from longctx.errors import DataError
+from longctx.geometry import read_geometry
+from longctx.hardware import RESOURCES, Hardware, Parallelism, load_hardware
+
+# Two-sided 90 % quantiles of Student's t by degrees of freedom; 1.645 beyond.
+_T90 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 10: 1.812, 15: 1.753}
+# A relative error at length L counts (L / longest)**0.5: the long lengths say what an extrapolation needs, and short
+# ones scatter with start-up costs. Of 0, 0.25, 0.5, 0.75 and 1 the one that did best over all back-tests (docs/plan.md).
+WEIGHT_POWER = 0.5
+MEASUREMENT_SIGMA = 0.02  # relative; where residuals say less (few points), run-to-run spread still is this much
+# The model itself drifts: fitted up to 8Mi, the published table is missed by 10 % three doublings later.
+DRIFT_PER_DOUBLING = 0.04
+FOREIGN_FACTOR = 2.0  # a curve of other hardware or another model says no more than the order of magnitude
+OWN_SPREAD = 0.1  # a curve of the same GPUs and model
+
+
+@dataclass(frozen=True, slots=True)
+class TtftFit:
+    """t(L) = c + a*L + b*L**2 in seconds and tokens; `covariance` is of (c, a, b), `longest` the last length used."""
+
+    a: float
+    b: float
+    c: float
+    covariance: NDArray[np.float64]
+    degrees: int
+    longest: int
+
+    def predict(self, tokens: int) -> tuple[float, float, float]:
+        """Return (middle, low, high) seconds: a 90 % interval, widened by DRIFT_PER_DOUBLING beyond `longest`."""
+        x = np.array([1.0, tokens, float(tokens) ** 2])
+        middle = self.c + self.a * tokens + self.b * tokens**2
+        statistical = _t90(self.degrees) * sqrt(max(0.0, float(x @ self.covariance @ x)))
+        drift = DRIFT_PER_DOUBLING * max(0.0, log2(tokens / self.longest)) * middle
+        half = sqrt(statistical**2 + drift**2)
+        return middle, max(0.0, middle - half), middle + half
+
+
+def _t90(degrees: int) -> float:
+    return next((t for known, t in _T90.items() if known >= degrees), 1.645) if degrees > 0 else 1.645
+
+
+def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:
+    """Fit at least two different lengths; the constant c joins from four on. DataError for fewer or bad values."""
+    if len(lengths) != len(ttft_s) or len(set(lengths)) < 2:
+        raise DataError("a forecast needs TTFT at two different lengths or more")
+    if min(lengths) < 1 or min(ttft_s) <= 0:
+        raise DataError("a forecast needs positive lengths and times")
+    x, t = np.asarray(lengths, dtype=float), np.asarray(ttft_s, dtype=float)
+    scale = np.array([1.0, x.max(), x.max() ** 2])  # keeps the normal equations well conditioned
+    weights = (x / x.max()) ** WEIGHT_POWER
+    design = np.stack([np.ones_like(x), x, x**2], axis=1) / scale * (weights / t)[:, None]
+    with_constant = len(set(lengths)) >= 4
+    solution, used = _non_negative(design, weights, [with_constant, True, True])
+    residuals = design @ solution - weights
+    degrees = max(0, len(lengths) - len(used))
+    sigma = sqrt(float(residuals @ residuals) / degrees) if degrees else 0.0
+    inverse = np.linalg.pinv(design[:, used].T @ design[:, used]) * max(sigma, MEASUREMENT_SIGMA) ** 2
+    covariance = np.zeros((3, 3))
+    covariance[np.ix_(used, used)] = inverse
+    c, a, b = (float(v) for v in solution / scale)
+    return TtftFit(a, b, c, covariance / np.outer(scale, scale), degrees, int(x.max()))
+
+
+def _non_negative(
+    design: NDArray[np.float64], target: NDArray[np.float64], allowed: Sequence[bool]
+) -> tuple[NDArray[np.float64], list[int]]:
+    """Solve design @ x = target with x >= 0 by trying each subset of the three columns (exact for so few)."""
+    best, best_error = np.zeros(3), float("inf")
+    chosen: list[int] = []
+    for mask in product((True, False), repeat=3):
+        used = [i for i in range(3) if mask[i] and allowed[i]]
+        if not used:
+            continue
+        part = np.linalg.lstsq(design[:, used], target, rcond=None)[0]
+        error = float(np.sum((design[:, used] @ part - target) ** 2))
+        if part.min() >= 0 and error < best_error - 1e-15:
+            best, chosen, best_error = np.zeros(3), used, error
+            best[used] = part
+    return best, chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A measured TTFT curve and, per length, the share of the hardware's limit that it reached (bound / TTFT)."""
+
+    name: str
+    model: str
+    hardware: Hardware
+    lengths: tuple[int, ...]
+    ttft_s: tuple[float, ...]
+    efficiency: tuple[float, ...]
+
+    def efficiency_at(self, tokens: int) -> float:
+        """Interpolate over log length; the ends hold beyond the measured range."""
+        return float(np.interp(log(tokens), [log(n) for n in self.lengths], self.efficiency))
+
+
+# file, model, GPU, count, parallelism, length column, TTFT column
+_REFERENCES = (
+    ("mi355x-published.csv", "MI355X", 8, Parallelism(tensor=8), "ttft_s_mean"),
+    ("h200-probe.csv", "H200", 1, Parallelism(), "ttft_client_s"),
+)
+_REFERENCE_MODEL = "kimi-linear-48b-a3b.json"
+
+
+def read_ttft_csv(path: Path, column: str) -> dict[int, float]:
+    """Return {prompt tokens: TTFT in s} of a results CSV with '#' comments; only rows of mode prefill count."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    rows = [row for row in csv.DictReader(lines) if row.get("mode", "prefill") == "prefill"]
+    return {int(row["prompt_tokens"]): float(row[column]) for row in rows}
+
+
+def reference_curves() -> list[Curve]:
+    """Return the curves that ship in resources/results."""
+    geometry = read_geometry(RESOURCES / "models" / _REFERENCE_MODEL)
+    curves = []
+    for file, gpu, count, parallelism, column in _REFERENCES:
+        ttft = read_ttft_csv(RESOURCES / "results" / file, column)
+        hardware = load_hardware(gpu, count)
+        shares = (ttft_bound_s(geometry, hardware, parallelism, n, "fp8") / t for n, t in ttft.items())
+        name = file.removesuffix(".csv")
+        curves.append(Curve(name, geometry.name, hardware, tuple(ttft), tuple(ttft.values()), tuple(shares)))
+    return curves
+
+
+def nearest_curve(hardware: Hardware, curves: Sequence[Curve]) -> Curve | None:
+    """Return the curve of the same GPU, else of the same vendor, else the first."""
+    ranked = sorted(curves, key=lambda c: (c.hardware.name != hardware.name, c.hardware.vendor != hardware.vendor))
+    return ranked[0] if ranked else None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A forecast TTFT in seconds with its interval; `source` says what it rests on."""
+
+    ttft_s: float
+    low_s: float
+    high_s: float
+    source: str
+
+
+def forecast(
+    tokens: int, *, measured: Mapping[int, float] | None = None, bound: Callable[[int], float] | None = None,
+    curve: Curve | None = None, same_setup: bool = False,
+) -> Estimate | None:  # fmt: skip
+    """Return the TTFT to expect at `tokens`, or None where neither measurements nor a curve say anything.
+
+    `measured` maps lengths to mean TTFT of this campaign; `bound` gives the limit in s; `same_setup` says that the
+    curve is of the same model on the same number of the same GPUs.
+    """
+    measured = measured or {}
+    floor = bound(tokens) if bound else 0.0
+    if tokens in measured:
+        return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
+    if len(measured) >= 2:
+        middle, low, high = fit_ttft(list(measured), list(measured.values())).predict(tokens)
+        return Estimate(max(middle, floor), max(low, floor), max(high, floor), f"fit of {len(measured)} lengths")
+    if curve is None or bound is None:
+        return None
+    middle = max(floor, floor / curve.efficiency_at(tokens))
+    factor = 1 + OWN_SPREAD if same_setup else FOREIGN_FACTOR
+    source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
+    return Estimate(middle, max(floor, middle / factor), middle * factor, source)
+
+
+def back_test(ttft_s: Mapping[int, float], up_to: int) -> list[dict[str, float]]:
+    """Fit the lengths up to `up_to` and return, for each longer one, what was predicted and how wrong it was.
+
+    Keys: length, actual_s, predicted_s, low_s, high_s, error (predicted / actual - 1).
+    """
+    known = {n: t for n, t in ttft_s.items() if n <= up_to}
+    fit = fit_ttft(list(known), list(known.values()))
+    rows = []
+    for length, actual in sorted(ttft_s.items()):
+        if length > up_to:
+            middle, low, high = fit.predict(length)
+            rows.append({"length": length, "actual_s": actual, "predicted_s": middle, "low_s": low, "high_s": high,
+                         "error": middle / actual - 1})  # fmt: skip
+    return rows
