@@ -3,8 +3,9 @@
 Prices are of the time that the whole node is busy: seconds x GPUs x $/GPU-hour / 3600; idle time is nobody's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,11 @@ def break_even(prefill_s: float, cold_s: float, hot_s: float) -> int | None:
 def answer_share(ttft_s: float | None, decode_tok_s: float | None, tokens: int = 1024) -> float | None:
     """Return the time to decode `tokens` as a share of the time to the first token (published run, 64Mi: 0.15 %)."""
     return tokens / decode_tok_s / ttft_s if ttft_s and decode_tok_s else None
+
+
+def query_s(row: Mapping[str, Any]) -> float | None:
+    """Return seconds of one request of a tables.SUMMARY row: TTFT + (max_new_tokens - 1) / decode; None if unknown."""
+    ttft, decode, answer = row.get("ttft_s_mean"), row.get("decode_tok_s_mean"), row.get("max_new_tokens")
+    if not ttft or not answer or (answer > 1 and not decode):
+        return None
+    return float(ttft) + ((answer - 1) / decode if decode and answer > 1 else 0.0)

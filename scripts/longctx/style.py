@@ -35,13 +35,17 @@ _RC: dict[Any, Any] = {
     "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "xtick.color": MUTED,
     "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True,
-    "lines.linewidth": 1.7, "lines.markersize": 6.0, "errorbar.capsize": 3.0, "legend.frameon": False,
+    "lines.linewidth": 1.7, "lines.markersize": 6.0, "errorbar.capsize": 2.5, "legend.frameon": False,
     "legend.fontsize": 8.5, "axes.prop_cycle": cycler(color=CYCLE),
     "figure.constrained_layout.h_pad": 0.09, "svg.hashsalt": "longctx", "svg.fonttype": "path", "path.simplify": False,
 }  # fmt: skip
 _TIME_TICKS = {
     1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms", 0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min",
     600: "10 min", 3600: "1 h", 36000: "10 h", 360_000: "100 h", 3_600_000: "1000 h",
+}  # fmt: skip
+_MORE_TIME_TICKS = {
+    2e-3: "2 ms", 5e-3: "5 ms", 0.02: "20 ms", 0.05: "50 ms", 0.2: "0.2 s", 0.5: "0.5 s", 2: "2 s", 5: "5 s",
+    20: "20 s", 120: "2 min", 300: "5 min", 1800: "30 min", 7200: "2 h", 18000: "5 h", 72000: "20 h",
 }  # fmt: skip
 
 
@@ -64,12 +68,12 @@ def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = 4
 
 
 def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> None:
-    """Show above the plot, boxed, what about its numbers is not real (RANDOM_WEIGHTS, FILLED_KV); no label, no box."""
+    """Show in the figure's corner, boxed, what about its numbers is not real (RANDOM_WEIGHTS, …); no label, no box."""
     if text := " · ".join(labels):
         axes.annotate(
-            text, (1, 1), (0, 8), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
+            text, (1, 1), (-9, -10), xycoords="figure fraction", textcoords="offset points", ha="right", va="top",
             fontsize=8.5, color=INK, bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
-        )  # fmt: skip
+        ).set_in_layout(False)  # fmt: skip
 
 
 def human_seconds(seconds: float | None) -> str:
@@ -104,9 +108,11 @@ def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length 
 def time_axis(axes: Axes, label: str) -> None:
     """Make y a log axis of seconds whose ticks read 10 ms, 1 s, 1 min, 1 h; call it after plotting."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(list(_TIME_TICKS)))
+    low, high = axes.get_ylim()
+    ticks = _TIME_TICKS if high > 2000 * low else _TIME_TICKS | _MORE_TIME_TICKS
+    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _TIME_TICKS.get(value, "")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
     axes.set_ylabel(label)
 
 

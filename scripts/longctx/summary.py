@@ -1,19 +1,17 @@
 """From rows to one summary row per mode and length, and the fits over lengths.
 
-Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own), in mode reuse
-the hot queries (role reuse; the prefill that makes the prefix resident is not one), in decode_only its own. Warm-ups
-never count. A request that was tried again counts once, by its best attempt (ok, then doubtful, then failed).
-
-Which values count: all of an ok row; of a doubtful row those that it still has, since the value that a doubt touches
-is null (longctx.reasons); a prefill time of a cached, resumed or compiling request never. So `n` counts the ok rows
-and `<metric>_n` the values behind each mean. Nothing is dropped for being far off: outliers are counted.
+Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own; a resumed one has
+no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident is not
+one), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its best attempt (ok,
+then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values behind each mean.
+Nothing is dropped for being far off: outliers are counted.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longctx import stats, tables
+from longctx import cost, stats, tables
 from longctx.cost import Price
 from longctx.errors import DataError
 from longctx.lengths import format_length
@@ -21,10 +19,9 @@ from longctx.lengths import format_length
 Row = Mapping[str, Any]
 Key = tuple[str, int]
 
-OBSERVED_ROLES = {"prefill": ("cold", "repeat"), "reuse": ("reuse",), "decode_only": ("decode_only",)}
+OBSERVED_ROLES = {"prefill": ("cold", "repeat", "resumed"), "reuse": ("reuse",), "decode_only": ("decode_only",)}
 METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
-PREFILL_METRICS = frozenset(("ttft_s", "prefill_s", "overhead_s"))
-NOT_COLD = frozenset(("cached", "jit", "resumed"))
+WARMUP = "warmup"
 _RANK = {"ok": 2, "doubtful": 1}
 LONG_FIT_RUNGS = 4
 
@@ -41,7 +38,7 @@ def summarise(
     (mode, length) should have; fewer are `n_missing`. plan_rows: tables.PLAN rows, for the bounds. DataError if ok rows
     of a mode come from servers that differ in a field of tables.IDENTITY.
     """
-    rows = list(rows)
+    rows = [row for row in rows if row["role"] != WARMUP]
     check_identity(rows)
     groups: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
@@ -58,25 +55,18 @@ def observations(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         if row["role"] not in OBSERVED_ROLES[row["mode"]]:
             continue
-        key = tuple(row.get(field) for field in ("mode", "length", "pass_index", "role", "request_index"))
+        key = tuple(row.get(field) for field in ("mode", "length", "pass_index", "request_index"))
         if key not in best or _RANK.get(row["status"], 0) >= _RANK.get(best[key]["status"], 0):
             best[key] = row
     return list(best.values())
 
 
 def value(row: Row, metric: str) -> float | None:
-    """Return what `row` contributes to the statistics of `metric`, None if nothing."""
-    if row["status"] not in _RANK:
-        return None
-    if metric in PREFILL_METRICS and (row["mode"] == "decode_only" or _touched(row)):
+    """Return what `row` contributes to the statistics of `metric`, None if nothing; a filled cache has no prefill."""
+    if row["status"] != "ok" or (row["mode"] == "decode_only" and metric != "decode_tok_s"):
         return None
     number: float | None = row.get(metric)
     return number
-
-
-def _touched(row: Row) -> bool:
-    doubts = NOT_COLD - {"cached"} if row["mode"] == "reuse" else NOT_COLD
-    return not doubts.isdisjoint(row.get("reasons") or [row.get("reason")])
 
 
 def outlier_rows(rows: Sequence[Row]) -> list[Row]:
@@ -93,13 +83,13 @@ def outlier_rows(rows: Sequence[Row]) -> list[Row]:
 
 def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price: Price | None) -> dict[str, Any]:
     counted = observations(rows)
-    sound = [row for row in counted if row["status"] in _RANK]
+    sound = [row for row in counted if row["status"] == "ok"]
     summary: dict[str, Any] = {
         "mode": key[0],
         "length": key[1],
         "n": sum(row["status"] == "ok" for row in counted),
-        "n_failed": sum(row["status"] == "failed" for row in rows if row["role"] != "warm-up"),
-        "n_doubtful": sum(row["status"] == "doubtful" for row in rows if row["role"] != "warm-up"),
+        "n_failed": sum(row["status"] == "failed" for row in rows),
+        "n_doubtful": sum(row["status"] == "doubtful" for row in rows),
         "n_missing": max(0, expected - len(counted)),
         "n_outliers": len(outlier_rows(rows)),
         "reasons": sorted({reason for row in rows for reason in reasons_of(row)}),
@@ -123,9 +113,7 @@ def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price
 
 
 def reasons_of(row: Row) -> list[str]:
-    """Return every reason why a row is not ok."""
-    if row["status"] == "ok":
-        return []
+    """Return everything that a row says against itself: failures, doubts, and marks of an ok row."""
     return list(row.get("reasons") or ([row["reason"]] if row.get("reason") else []))
 
 
@@ -158,13 +146,13 @@ def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
 
 def _add_cost(summary: dict[str, Any], price: Price) -> None:
     """Add $ of a cold prefill, of a hot query with its answer, and of a million tokens prefilled and decoded."""
-    ttft, decode, answer = summary["ttft_s_mean"], summary["decode_tok_s_mean"], summary["max_new_tokens"]
-    summary["usd_per_mtok_out"] = price.usd(_quotient(1e6, decode))
+    ttft = summary["ttft_s_mean"]
+    summary["usd_per_mtok_out"] = price.usd(_quotient(1e6, summary["decode_tok_s_mean"]))
     if summary["mode"] == "prefill":
         summary["usd_per_prefill"] = price.usd(ttft)
         summary["usd_per_mtok"] = price.usd(_quotient(ttft and ttft * 1e6, summary["length"]))
-    if summary["mode"] == "reuse" and ttft and decode and answer:
-        summary["usd_per_query"] = price.usd(ttft + (answer - 1) / decode)
+    if summary["mode"] == "reuse":
+        summary["usd_per_query"] = price.usd(cost.query_s(summary))
 
 
 def _quotient(a: float | None, b: float | None) -> float | None:
@@ -174,15 +162,13 @@ def _quotient(a: float | None, b: float | None) -> float | None:
 def check_identity(rows: Iterable[Row]) -> None:
     """Refuse rows of one mode that come from different servers or hardware: DataError names field, values and points.
 
-    A doubtful row may not know a fact (then it contradicts nothing); an ok row without it differs from one with it.
+    A row that is not ok may not know a fact and contradicts nothing then; an ok row without it differs from one with.
     """
     first: dict[tuple[str, str], tuple[Any, Row]] = {}
     for row in rows:
-        if row["status"] not in _RANK:
-            continue
         for field in tables.IDENTITY:
             known = row.get(field)
-            if known is None and row["status"] == "doubtful":
+            if known is None and row["status"] != "ok":
                 continue
             before, example = first.setdefault((row["mode"], field), (known, row))
             if before != known:
@@ -208,7 +194,7 @@ def per_host(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
     for row in observations(rows):
-        if row["status"] in _RANK:
+        if row["status"] == "ok":
             groups[row["mode"], row["length"], row.get("host") or "unknown"].append(row)
     hosts: dict[Key, set[str]] = defaultdict(set)
     for mode, length, host in groups:

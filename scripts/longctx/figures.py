@@ -1,0 +1,310 @@
+"""The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
+
+A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+from longctx import cost, style
+from longctx.compare import Curve, per_gpu, scaled
+from longctx.cost import Price
+from longctx.lengths import format_length
+from longctx.stats import Description
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a series is drawn; series that may coincide differ in shape and size, the later drawn inside the earlier."""
+
+    label: str
+    colour: str
+    marker: str
+    size: float = 6.0
+    hollow: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        face = "none" if self.hollow else self.colour
+        return {"color": self.colour, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
+                "markeredgecolor": self.colour, "markeredgewidth": 1.4, "linewidth": 1.2}  # fmt: skip
+
+
+LOOK = {
+    "decode_only": Look("KV cache filled, no prefill", style.VERMILLION, "s", 9.5, hollow=True),
+    "reuse": Look("behind a resident prefix", style.GREEN, "D", 7.0),
+    "prefill": Look("cold prompt", style.BLUE, "o", 5.0),
+}
+OTHERS = ((style.PURPLE, "^"), (style.ORANGE, "v"), (style.SKY, "P"), (style.MUTED, "X"))
+METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
+
+
+@dataclass(frozen=True, slots=True)
+class FigureInput:
+    """What the figures show: tables.SUMMARY and tables.FITS rows, curves to overlay, and a line under each title."""
+
+    summary: Sequence[Row]
+    fits: Sequence[Row] = ()
+    others: Sequence[Curve] = ()
+    subtitle: str = ""
+    price: Price | None = None
+
+    def of_mode(self, mode: str) -> list[Row]:
+        return sorted((row for row in self.summary if row["mode"] == mode), key=lambda row: row["length"])
+
+    @property
+    def gpu_count(self) -> int | None:
+        return next((row["gpu_count"] for row in self.summary if row.get("gpu_count")), None)
+
+    def labels(self, *modes: str) -> list[str]:
+        """What is not real about the rows of these modes, for style.mark_synthetic."""
+        rows = [row for row in self.summary if row["mode"] in modes]
+        return [style.RANDOM_WEIGHTS] if any(row.get("synthetic_weights") for row in rows) else []
+
+
+def draw_all(given: FigureInput, out_dir: Path | str) -> dict[str, list[Path]]:
+    """Draw every figure that has something to show into `out_dir` as PNG and SVG, and return the files by name."""
+    out = Path(out_dir)
+    drawn: dict[str, list[Path]] = {}
+    figures: list[tuple[str, Callable[[], Figure | None]]] = [
+        ("ttft", lambda: metric_figure(given, "ttft_s")),
+        ("decode", lambda: metric_figure(given, "decode_tok_s")),
+        ("limits", lambda: limits_figure(given)),
+        ("amortisation", lambda: amortisation_figure(given)),
+    ]
+    if any(other.gpu_count != given.gpu_count for other in given.others) and given.gpu_count:
+        figures += [
+            ("ttft_per_gpu", lambda: metric_figure(given, "ttft_s", normalise=True)),
+            ("decode_per_gpu", lambda: metric_figure(given, "decode_tok_s", normalise=True)),
+        ]
+    for name, draw in figures:
+        with style.theme():
+            if figure := draw():
+                drawn[name] = style.save(figure, out / name)
+    return drawn
+
+
+def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -> Figure:
+    """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
+
+    With fits, bounds, other curves, and rungs without a value; `normalise` gives GPU-seconds, or tok/s per GPU.
+    """
+    title = METRIC_TITLES[metric] + (" × GPUs" if normalise and metric == "ttft_s" else " per GPU" if normalise else "")
+    figure, axes = style.new(f"{title} against prompt length", given.subtitle)
+    lengths: set[int] = set()
+    for mode in LOOK:
+        rows = given.of_mode(mode)
+        if mode != "decode_only" or metric != "ttft_s":
+            lengths |= _draw_mode(axes, given, rows, mode, metric, normalise)
+    for (colour, marker), other in zip(OTHERS * len(given.others), given.others, strict=False):
+        lengths |= _draw_other(axes, other, metric, normalise, colour, marker)
+    _draw_bound(axes, given, metric, (given.gpu_count or 1) if normalise else 1)
+    if not normalise:
+        _draw_fit(axes, given, metric)
+    if not lengths:
+        _say_nothing_measured(axes)
+    style.length_axis(axes, sorted(lengths))
+    if metric == "ttft_s":
+        style.time_axis(axes, "GPU-time to first token" if normalise else "Time to first token (client)")
+    else:
+        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if normalise else "Decode throughput (tokens/s)")
+    _mark_empty(axes, given, metric)
+    _legend(axes, loc="upper left" if metric == "ttft_s" else "lower left")
+    style.mark_synthetic(axes, given.labels(*LOOK))
+    return figure
+
+
+def _draw_mode(
+    axes: Axes, given: FigureInput, rows: Sequence[Row], mode: str, metric: str, normalise: bool
+) -> set[int]:
+    points = [(row["length"], _described(row, metric)) for row in rows]
+    if normalise:
+        points = [(length, per_gpu(described, metric, given.gpu_count)) for length, described in points]
+    _errorbars(axes, points, LOOK[mode])
+    return {row["length"] for row in rows}
+
+
+def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look) -> None:
+    known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
+    if known:
+        x, y, std = zip(*known, strict=True)
+        # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
+        low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
+        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=3, **look.options)
+
+
+def _draw_bound(axes: Axes, given: FigureInput, metric: str, gpus: int) -> None:
+    """Draw the hardware's limit, dashed: the least TTFT, or the most decode throughput."""
+    field = "ttft_bound_s" if metric == "ttft_s" else "decode_bound_tok_s"
+    factor = gpus if metric == "ttft_s" else 1 / gpus
+    bounds = {row["length"]: row[field] * factor for row in given.summary if row.get(field)}
+    if bounds:
+        label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
+        x = sorted(bounds)
+        axes.plot(x, [bounds[n] for n in x], ls=(0, (5, 3)), lw=1.2, color=style.MUTED, label=label, zorder=2)
+
+
+def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
+    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers."""
+    drawn: set[int] = set()
+    synthetic = f" ({style.RANDOM_WEIGHTS})" if other.synthetic_weights else ""
+    for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
+        points = []
+        for length, point in sorted(other.of_mode(mode).items()):
+            described: Description = getattr(point, metric)
+            points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
+        size = 7.0 if mode == "prefill" else 10.0
+        _errorbars(axes, points, Look(other.name + note + synthetic, colour, marker, size, hollow=True))
+        drawn |= {length for length, described in points if described.mean}
+    return drawn
+
+
+def _draw_fit(axes: Axes, given: FigureInput, metric: str) -> None:
+    """Draw the fitted curve, dotted: the power law of TTFT, or decode from its linear time per token."""
+    names = ("ttft_power_long", "ttft_power") if metric == "ttft_s" else ("decode_line",)
+    fits = [fit for name in names for fit in given.fits if fit["name"] == name]
+    if not fits:
+        return
+    fit = max(fits, key=lambda fit: fit["length_max"]) if metric != "ttft_s" else fits[0]
+    x = [fit["length_min"] * (fit["length_max"] / fit["length_min"]) ** (i / 60) for i in range(-6, 67)]
+    if metric == "ttft_s":
+        y = [fit["coefficient"] * length ** fit["exponent"] for length in x]
+        label = f"fit L^{fit['exponent']:.2f} over {_span(fit)} (R² {fit['r2']:.4f})"
+    else:
+        x = [length for length in x if fit["intercept_s"] + fit["slope_s"] * length > 0]
+        y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
+        label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
+        label += f" (R² {fit['r2']:.4f})"
+    axes.plot(x, y, linestyle=":", linewidth=1.3, color=style.INK, label=label, zorder=4, scaley=False)
+
+
+def _span(fit: Row) -> str:
+    return f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
+
+
+def rate_axis(axes: Axes, label: str) -> None:
+    """Make y a log axis of plain numbers: 20, 50, 100, 200."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
+
+
+def _legend(axes: Axes, **options: Any) -> None:
+    """Explain the measured series first (ours, cold prompts leading, then others), then bounds, fits and marks."""
+    handles, labels = axes.get_legend_handles_labels()
+    ours = [LOOK[mode].label for mode in ("prefill", "reuse", "decode_only")]
+    entries = [(handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
+               for handle, label in zip(handles, labels, strict=True)]  # fmt: skip
+    entries.sort(key=lambda entry: (entry[2], ours.index(entry[1]) if entry[1] in ours else len(ours)))
+    axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
+
+
+def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> None:
+    """Mark at the foot of the plot the rungs that have no value of `metric` in any mode that could give one."""
+    rows: dict[int, list[Row]] = {}
+    for row in given.summary:
+        if metric != "ttft_s" or row["mode"] == "prefill":
+            rows.setdefault(row["length"], []).append(row)
+    empty = {x: group for x, group in rows.items() if all(row[f"{metric}_mean"] is None for row in group)}
+    for failed, marker, label in ((True, "x", "failed or doubtful"), (False, "o", "not measured")):
+        x = [n for n, group in empty.items() if any(row["n_failed"] or row["n_doubtful"] for row in group) == failed]
+        if x:
+            axes.plot(
+                x, [0.035] * len(x), transform=axes.get_xaxis_transform(), linestyle="", marker=marker, markersize=7,
+                color=style.VERMILLION if failed else style.MUTED, markerfacecolor="none", markeredgewidth=1.8,
+                label=label, clip_on=False, zorder=4,
+            )  # fmt: skip
+
+
+def _say_nothing_measured(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=style.MUTED, fontsize=12)
+
+
+def limits_figure(given: FigureInput) -> Figure | None:
+    """Draw the share of the hardware's limit that was reached: MFU of prefill, bandwidth of decode; None without."""
+    series = [
+        (Look("decode, KV cache filled", style.VERMILLION, "s", 9.5, hollow=True), "decode_only", "decode_over_bound"),
+        (Look("decode: measured / bandwidth bound", style.ORANGE, "^"), "prefill", "decode_over_bound"),
+        (Look("prefill: bound / measured TTFT (MFU)", style.BLUE, "o"), "prefill", "ttft_over_bound"),
+    ]
+    figure, axes = style.new("Distance to the hardware's limit", given.subtitle)
+    lengths, top = set[int](), 1.0
+    for look, mode, field in series:
+        points = [(row["length"], row[field]) for row in given.of_mode(mode) if row.get(field)]
+        if points:
+            x, y = zip(*points, strict=True)
+            shares = [1 / value if field == "ttft_over_bound" else value for value in y]
+            axes.plot(x, shares, label=look.label, **look.options)
+            lengths, top = lengths | set(x), max(top, *shares)
+    if not lengths:
+        return None
+    axes.axhline(1.0, linestyle=(0, (5, 3)), linewidth=1.2, color=style.MUTED)
+    style.length_axis(axes, sorted(lengths))
+    axes.set_ylim(0, top * 1.06)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_ylabel("Share of the limit")
+    axes.legend(loc="best", reverse=True)
+    style.mark_synthetic(axes, given.labels(*LOOK))
+    return figure
+
+
+def amortisations(given: FigureInput) -> Iterator[tuple[int, float, float]]:
+    """Yield length, seconds of a cold and of a hot query with its answer, where both modes measured the length."""
+    cold = {row["length"]: row for row in given.of_mode("prefill")}
+    for row in given.of_mode("reuse"):
+        times = [cost.query_s(one) for one in (cold.get(row["length"]), row) if one]
+        if len(times) == 2 and times[0] is not None and times[1] is not None:
+            yield row["length"], times[0], times[1]
+
+
+def amortisation_figure(given: FigureInput, most: int = 4) -> Figure | None:
+    """Draw time per query against the number of queries on one prompt, prefix resident or prefilled anew."""
+    points = list(amortisations(given))[-most:]
+    if not points:
+        return None
+    figure, axes = style.new("What a resident prefix buys", given.subtitle)
+    counts = [2**i for i in range(11)]
+    for (length, cold_s, hot_s), colour, marker in zip(points, style.CYCLE, style.MARKERS, strict=False):
+        resident = [row.resident_per_query_s for row in cost.amortise(length, cold_s, hot_s, counts)]
+        label = f"{format_length(length)} ({cold_s / hot_s:.0f}× less per further query)"
+        axes.plot(counts, resident, color=colour, marker=marker, label=label, markersize=5)
+        axes.plot(counts, [cold_s] * len(counts), color=colour, linestyle=(0, (5, 3)), linewidth=1.2)
+    axes.plot([], [], color=style.MUTED, linestyle=(0, (5, 3)), linewidth=1.2, label="prefilled for each query")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.set_xlabel("Queries on the same prompt")
+    style.time_axis(axes, "Time per query, answer included")
+    if given.price:
+        _price_axis(axes, given.price)
+    axes.set_ylim(bottom=axes.get_ylim()[0] / 3)
+    axes.legend(loc="lower left", title="prefix resident", alignment="left")
+    style.mark_synthetic(axes, given.labels("prefill", "reuse"))
+    return figure
+
+
+def _price_axis(axes: Axes, price: Price) -> None:
+    """Add the same scale in dollars on the right."""
+    usd_per_s = price.usd(1.0) or 1.0
+
+    def scale(factor: float) -> Callable[[Any], Any]:
+        return lambda values: values * factor
+
+    right = axes.secondary_yaxis("right", functions=(scale(usd_per_s), scale(1 / usd_per_s)))
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: rf"\${value:.4g}"))
+    right.set_ylabel(rf"Price per query at \${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU")
+
+
+def _described(row: Row, metric: str) -> Description:
+    return scaled(Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]), 1.0)
