@@ -3,6 +3,7 @@
 The only module that reads configuration keys; everything else takes the objects made here.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +166,14 @@ class Point:
         return f"{self.label}/{self.run}"
 
 
+def parse_point(name: str) -> Point:
+    """Return the point that '64Ki/reuse-pass2' names."""
+    match = re.fullmatch(r"([^/]+)/(?:(decode_only|reuse)-)?pass([1-9]\d*)", name)
+    if not match:
+        raise ConfigError(f"point {name!r}: write LENGTH/passN, LENGTH/reuse-passN or LENGTH/decode_only-passN")
+    return Point(parse_length(match[1]), int(match[3]), match[2] or "prefill")
+
+
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """A validated configuration and what follows from it. Paths are relative to the working folder."""
@@ -232,6 +241,35 @@ class Campaign:
             return str(self.results / "model")
         return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
 
+    @property
+    def tokenizer_arguments(self) -> list[str]:
+        """Command-line arguments of the scripts that need the model's tokenizer."""
+        model = self.raw["model"]
+        revision = ["--revision", model["revision"]] if model["revision"] else []
+        return ["--tokenizer", self.model_path, *revision, *["--trust-remote-code"][: model["trust_remote_code"]]]
+
+    @property
+    def corpus_arguments(self) -> list[str]:
+        """Command-line arguments that name the corpus: 'stdlib', a folder, or a manifest with its folder."""
+        corpus = self.raw["corpus"]
+        if str(corpus["source"]).endswith((".yaml", ".yml")):
+            return ["--corpus", corpus["folder"], "--manifest", corpus["source"]]
+        return ["--corpus", corpus["source"]]
+
+    @property
+    def model_arguments(self) -> list[str]:
+        """Command-line arguments of scripts/model.py for a synthetic model."""
+        model = self.raw["model"]
+        if model["geometry"]:
+            return ["--from-config", str(ROOT / model["geometry"])]
+        geometry = {
+            "hidden_size": model["hidden_size"],
+            "num_hidden_layers": model["layers"],
+            "num_attention_heads": model["heads"],
+            "num_key_value_heads": model["kv_heads"],
+        }
+        return ["--geometry", orjson.dumps(geometry).decode()]
+
     def settings(self, mode: str) -> dict[str, Any]:
         """Every setting that changes this mode's numbers: the identity of its recipe."""
         raw = self.raw
@@ -248,6 +286,11 @@ class Campaign:
             chosen["suffix_tokens"] = raw[mode]["suffix_tokens"]
         return chosen
 
+    def plan_settings(self) -> dict[str, Any]:
+        """Every setting that the plan depends on."""
+        keys = ("modes", "passes", "repeats", "max_new_tokens", "model", "serve", "hardware", "checkpoint", "reuse")
+        return {key: self.raw[key] for key in keys} | {m: self.lengths(m) for m in self.modes}
+
     def recipe_hash(self, mode: str) -> str:
         return stable_hash(self.settings(mode))
 
@@ -257,6 +300,7 @@ class Campaign:
         taken = {field: serve[field] for field in Recipe.__dataclass_fields__ if field in serve}
         taken["prefix_caching"] = self.caching or mode == "reuse"
         taken["extra_args"] = tuple(serve["extra_args"])
+        taken["versions"] = {k: serve[f"{k}_version"] for k in ("vllm", "aiter") if serve[f"{k}_version"]}
         taken["env"] = self._server_env()
         return Recipe(
             model=self.model_path,

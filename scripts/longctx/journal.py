@@ -75,11 +75,11 @@ class Journal:
         line = _encode(record)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab") as file:
-                start = file.tell()
+            with open(self.path, "ab", buffering=0) as file:
+                start = file.seek(0, os.SEEK_END)
                 try:
-                    file.write(line)
-                    file.flush()
+                    while line:
+                        line = line[file.write(line) or 0 :]
                     os.fsync(file.fileno())
                 except OSError:
                     # A half-written line would swallow the next record: take it back.

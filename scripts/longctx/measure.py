@@ -1,0 +1,258 @@
+"""The protocol: one server climbs its points, short rungs first; every request ends as a row in its point's journal."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import psutil
+
+from longctx import checkpoints, progress, prompt, tables
+from longctx.body import Ids
+from longctx.config import Campaign, Point
+from longctx.errors import ServerError
+from longctx.points import PointRecord, only_one
+from longctx.request import Session, refused_row
+from longctx.resume import OWNER_VARIABLE
+from longctx.server import serve
+from longctx.warmup import cycled, warm_up
+
+Say = Callable[[str], None]
+# Prompt variants (different from the first token on): measured requests take the first ones, their repetitions the
+# next, warm-ups the last.
+MEASURED_VARIANTS = 24
+
+
+def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
+    """Measure what is missing of `points` (one mode) and write their Parquets; return how many points failed.
+
+    LongctxError only for what makes all measuring pointless (full disk, second run); a point's own trouble is a row.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(only_one(campaign))
+        stack.enter_context(_end_with_owner())
+        job = _Job(campaign, sorted(points), say)
+        job.run()
+        return job.finish()
+
+
+class _Job:
+    def __init__(self, campaign: Campaign, points: Sequence[Point], say: Say) -> None:
+        self.campaign, self.points, self.say = campaign, points, say
+        self.mode = points[0].mode
+        self.status = progress.StatusFile(campaign.results / "status.json", campaign.name)
+        self.checkpoint_dir = checkpoints.folder(campaign, points)
+        self.records: dict[Point, PointRecord] = {}
+        for point in points:
+            sha = prompt.read_sha(self._prompt_path(point))
+            self.records[point], said = PointRecord.open(campaign, point, sha)
+            if said:
+                say(said)
+
+    def _prompt_path(self, point: Point) -> Path:
+        return self.campaign.results / "prompts" / f"{point.label}.parquet"
+
+    def run(self) -> None:
+        """Serve until every point is measured or has failed; a dead server costs its point, not the others."""
+        todo = [point for point in self.points if self.records[point].missing() and not self._refused(point)]
+        while todo:
+            try:
+                self._serve(todo)
+            except ServerError as error:
+                for point in todo:
+                    self._refuse(point, error.reason, str(error))
+                return
+
+    def _refused(self, point: Point) -> bool:
+        """Refuse, before a server is started, what the plan or the validation rules out."""
+        found = self._why_not(point)
+        if found:
+            self._refuse(point, *found)
+        return found is not None
+
+    def _why_not(self, point: Point) -> tuple[str, str] | None:
+        results = self.campaign.results
+        rows = tables.read_rows(results / "validation" / f"{point.label}.parquet", tables.VALIDATION)
+        if bad := [row for row in rows if not row["ok"]]:
+            return "invalid_prompt", str(bad[0]["detail"])
+        planned = [
+            row
+            for row in tables.read_rows(results / "plan.parquet", tables.PLAN)
+            if (row["mode"], row["length"]) == (point.mode, point.length)
+        ]
+        if planned and planned[0]["fits"] is False:
+            return "does_not_fit", " ".join(filter(None, (planned[0]["reason"], planned[0]["mend"])))
+        if self.checkpoint_dir and planned and planned[0]["kv_bytes_per_rank"]:
+            serve_config = self.campaign.raw["serve"]
+            ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
+            need = (planned[0]["kv_bytes_per_rank"] + (planned[0]["state_bytes_per_rank"] or 0)) * ranks
+            if shortage := checkpoints.disk_shortage(self.checkpoint_dir, need):
+                return "disk_full", shortage
+        return None
+
+    def _refuse(self, point: Point, reason: str, detail: str) -> None:
+        record = self.records[point]
+        for role, index in record.missing():
+            row = refused_row(self.campaign, record, role, index, reason, detail)
+            record.journal.append("row", row)
+        self.say(f"{point.name}: {reason}: {detail}")
+        self.status.point(point.name, "failed", detail)
+
+    def _serve(self, todo: list[Point]) -> None:
+        """Start a server for `todo` and climb; points done or failed leave the list. Returns when the server died."""
+        campaign, longest = self.campaign, max(todo)
+        label = todo[0].name if len(todo) == 1 else f"{self.mode}-{todo[0].run}"
+        log_path = campaign.results / "logs" / f"{label}.server.log"
+        self.status.phase(f"starting the server for {label}")
+        with serve(
+            campaign.recipe(self.mode, longest.length, self.checkpoint_dir),
+            campaign.launcher(),
+            run_dir=campaign.results / ".run",
+            log_path=log_path,
+            campaign=campaign.name,
+            start_timeout_s=campaign.raw["serve"]["start_timeout_s"],
+            contract=campaign.raw["serve"]["contract"],
+            on_log=self.status.log_line,
+        ) as server:
+            for point in todo:
+                self.records[point].journal.append("server", self._server_row(point, server, log_path))
+            session = Session(campaign, self.mode, server, self.status, self.say)
+            self._warm_up(session, todo[0], longest)
+            while todo and server.alive():
+                self._measure_point(session, todo.pop(0))
+
+    def _server_row(self, point: Point, server: Any, log_path: Path) -> dict[str, Any]:
+        return {
+            "campaign": self.campaign.name, "recipe_hash": self.campaign.recipe_hash(self.mode), "mode": self.mode,
+            "length": point.length, "pass_index": point.pass_index, "command": server.command,
+            "started_at": datetime.now(UTC), "contract": orjson.dumps(server.contract).decode(), "env": server.env_json,
+            "log_path": str(log_path), "status": "ok", **server.facts, **server.host_facts,
+        }  # fmt: skip
+
+    def _warm_up(self, session: Session, first: Point, longest: Point) -> None:
+        path, record = self._prompt_path(first), self.records[first]
+        source, last = prompt.read_ids(path), prompt.n_variants(path) - 1
+        self.status.phase(f"warming up for {first.name}")
+
+        def ids(index: int, count: int) -> Ids:
+            return np.concatenate([prompt.first_id(path, last - index), cycled(source, count)[1:]])
+
+        session.steady = warm_up(
+            lambda index, ids, new: session.send(record, "warmup", index, ids, len(ids), new),
+            ids,
+            chunk_tokens=session.server.facts.get("max_num_batched_tokens"),
+            max_prompt_tokens=longest.length,
+            maximum=self.campaign.raw["measure"]["warmup_max"],
+            long_prefill=self.mode != "decode_only",
+        )
+
+    def _measure_point(self, session: Session, point: Point) -> None:
+        record = self.records[point]
+        if shortage := self._gate(session, point):
+            self._refuse(point, "kv_too_small", shortage)
+            return
+        self.status.point(point.name, "running")
+        if self.mode == "reuse" and ("cold", 0) not in record.missing():
+            # The prefix of an earlier, killed server is gone: make it resident again.
+            self._request(session, point, "warmup", 100, 0)
+        for role, index in record.missing():
+            row = self._request(session, point, role, index, self._variant(point, index))
+            retries = self.campaign.raw["measure"]["retry_doubtful"]
+            while row["status"] == "doubtful" and retries and session.server.alive():
+                self.say(f"{point.name} {role} {index}: doubtful ({row['reason']}), repeated: {row['detail']}")
+                row, retries = (
+                    self._request(session, point, role, index, self._variant(point, index) + MEASURED_VARIANTS),
+                    retries - 1,
+                )
+            self.say(describe(point, row))
+            if row["status"] == "failed" and not session.server.alive():
+                break
+        failed = bool(record.missing())
+        self.status.point(point.name, "failed" if failed else "done")
+
+    def _gate(self, session: Session, point: Point) -> str | None:
+        """Return a sentence with both numbers where the server's own KV capacity cannot hold the point."""
+        capacity = session.server.capacity_tokens()
+        need = point.length + self.campaign.raw["max_new_tokens"]
+        need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        if capacity is None or capacity >= need:
+            return None
+        return (
+            f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length or the weights"
+        )
+
+    def _variant(self, point: Point, index: int) -> int:
+        """Which prompt: every pass and repeat has its own first token; reuse queries share their pass's prefix."""
+        if point.mode != "prefill":
+            return point.pass_index % MEASURED_VARIANTS
+        return ((point.pass_index - 1) * self.campaign.repeats(point.length) + index) % MEASURED_VARIANTS
+
+    def _request(self, session: Session, point: Point, role: str, index: int, variant: int) -> dict[str, Any]:
+        ids = prompt.read_ids(self._prompt_path(point), variant)
+        if role == "reuse":
+            count = self.campaign.raw["reuse"]["suffix_tokens"]
+            ids = np.concatenate([ids, prompt.read_suffix_ids(self._prompt_path(point), index - 1, count)])
+        record = self.records[point]
+        earlier = record.begun_attempt(role, index) if self.checkpoint_dir else []
+        row = session.send(record, role, index, ids, len(ids), self.campaign.raw["max_new_tokens"])
+        if "resumed" in row["reasons"]:
+            row = row | {"resumed_from": row["cached_tokens"]}
+            row |= checkpoints.stitch(earlier, row["cached_tokens"], row["resumed_prefill_s"])
+            record.journal.append("row", row)
+        return row
+
+    def finish(self) -> int:
+        """Assemble the points' Parquets, drop their checkpoints, and count the points that failed."""
+        failed = [point for point in self.points if self.records[point].missing()]
+        for point in self.points:
+            if point not in failed:
+                self.records[point].assemble()
+        if not failed:
+            for record in self.records.values():
+                record.journal.append("done", {})
+            if self.checkpoint_dir:
+                checkpoints.remove(self.checkpoint_dir)
+        return len(failed)
+
+
+def describe(point: Point, row: dict[str, Any]) -> str:
+    """One line about one finished request."""
+    head = f"{point.name} {row['role']} {row['request_index']}: {row['status']}"
+    if row["status"] != "ok":
+        return f"{head}: {row['reason']}: {row['detail']}"
+    ttft = "" if row.get("ttft_s") is None else f" TTFT {row['ttft_s']:.3f} s"
+    decode = "" if row.get("decode_tok_s") is None else f" decode {row['decode_tok_s']:.1f} tok/s"
+    marks = f" ({', '.join(row['reasons'])})" if row["reasons"] else ""
+    return head + ttft + decode + marks
+
+
+@contextmanager
+def _end_with_owner() -> Iterator[None]:
+    """End this process as by SIGTERM when the Snakemake that started it is gone; SIGTERM unwinds like Ctrl-C."""
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    owner = os.environ.get(OWNER_VARIABLE)
+    over = threading.Event()
+    if owner and psutil.pid_exists(int(owner)):
+        threading.Thread(target=_watch_owner, args=(psutil.Process(int(owner)), over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch_owner(owner: psutil.Process, over: threading.Event) -> None:
+    while not over.wait(1.0):
+        if not owner.is_running() or owner.status() == psutil.STATUS_ZOMBIE:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return

@@ -1,0 +1,165 @@
+"""One request: sent, watched, judged and journalled as one row."""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from longctx import client, judge, metrics, progress
+from longctx.body import Ids, Prompt
+from longctx.config import Campaign
+from longctx.points import PointRecord
+from longctx.power import PowerSampler
+from longctx.redact import redact
+from longctx.server import Server
+from longctx.server.facts import jit_lines
+
+# Log lines kept with a row; the whole log stays in its file.
+LOG_LINES = 20
+
+
+@dataclass(slots=True)
+class Session:
+    """A running server and what all its requests share. `say` writes a line for the user."""
+
+    campaign: Campaign
+    mode: str
+    server: Server
+    status: progress.StatusFile
+    say: Callable[[str], None]
+    steady: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def send(
+        self, record: PointRecord, role: str, index: int, prompt: Ids | Prompt, tokens: int, new_tokens: int
+    ) -> dict[str, Any]:
+        """Send one request, write its trace and row to the point's journal, and return the row."""
+        identity = {"role": role, "request_index": index}
+        earlier = record.begun_attempt(role, index) if self.campaign.raw["checkpoint"] else []
+        record.journal.append("begin", identity)
+        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, bool(earlier))
+        judged = judge.verdict(seen)
+        if not self.steady and role != "warmup" and judged.status == "ok":
+            judged = judge.Verdict("ok", (*judged.reasons, "not_steady"), judged.detail)
+        row = self._row(record, seen, judged, new_tokens) | identity | facts
+        record.journal.append("trace", identity | {"samples": _trace(seen.answer)})
+        record.journal.append("row", row)
+        return row
+
+    def _observe(
+        self,
+        record: PointRecord,
+        identity: dict[str, Any],
+        prompt: Ids | Prompt,
+        tokens: int,
+        new_tokens: int,
+        checkpoint_expected: bool,
+    ) -> tuple[judge.Observation, dict[str, Any]]:
+        """Send the request between two readings of every instrument."""
+        server, role = self.server, str(identity["role"])
+        before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
+        sampler = progress.Sampler(
+            server.url,
+            total_tokens=tokens,
+            capacity_tokens=server.capacity_tokens(),
+            stall_s=self.campaign.raw["measure"]["stall_s"],
+            on_sample=lambda sample: self._on_sample(record, identity, sample),
+        )
+        with sampler, PowerSampler() as power:
+            answer = client.stream(
+                server.url,
+                server.model,
+                prompt,
+                max_new_tokens=new_tokens,
+                api_key=server.api_key,
+                alive=server.alive,
+                stalled=sampler.stalled,
+                on_token=sampler.first_token,
+            )
+        after = None
+        if answer.status == "ok":
+            made = answer.completion_tokens
+            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
+        window = metrics.difference(before, after)
+        lines = server.log_between(log_start, server.log_offset())
+        if answer.reason == "server_died":
+            answer = _with_detail(answer, server.death_reason())
+        seen = judge.Observation(
+            role=role,
+            expected_tokens=tokens,
+            answer=answer,
+            window=window,
+            jit_lines=jit_lines(lines),
+            caching=server.facts.get("prefix_caching"),
+            checkpoint_expected=checkpoint_expected,
+            clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
+        )
+        facts = {
+            "server_counters": window.record,
+            "external_hit_tokens": window.external_hit_tokens,
+            "log_lines": [redact(line) for line in lines[-LOG_LINES:]],
+            **power.energy(),
+        }
+        return seen, facts
+
+    def _on_sample(self, record: PointRecord, identity: dict[str, Any], sample: progress.Sample) -> None:
+        record.journal.append("progress", identity | progress.as_row(sample))
+        self.status.sample(record.point.name, str(identity["role"]), sample)
+
+    def _row(
+        self, record: PointRecord, seen: judge.Observation, judged: judge.Verdict, new_tokens: int
+    ) -> dict[str, Any]:
+        answer, point = seen.answer, record.point
+        header = record.journal.header or {}
+        return {
+            "campaign": self.campaign.name,
+            "recipe_hash": self.campaign.recipe_hash(self.mode),
+            "mode": self.mode,
+            "length": point.length,
+            "pass_index": point.pass_index,
+            "status": judged.status,
+            "reason": judged.reasons[0] if judged.reasons else None,
+            "reasons": list(judged.reasons),
+            "detail": judged.detail,
+            "prompt_sha256": header.get("settings", {}).get("prompt_sha256"),
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "max_new_tokens": new_tokens,
+            "cached_tokens": answer.cached_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "e2e_s": answer.e2e_s if judged.status != "failed" else None,
+            "chunks": len(answer.chunks),
+            "coalesced": client.coalesced(answer.chunks) if answer.chunks else None,
+            "jit_events": len(seen.jit_lines),
+            "synthetic_weights": self.campaign.synthetic_weights,
+            "filled_kv": self.mode == "decode_only",
+            "started_at": answer.started_at,
+            **judge.measured_values(seen, judged),
+            **self.server.facts,
+            **self.server.host_facts,
+            **self.extra,
+        }
+
+
+def refused_row(
+    campaign: Campaign, record: PointRecord, role: str, index: int, reason: str, detail: str
+) -> dict[str, Any]:
+    """The row of a request that was never sent, with the reason why."""
+    point = record.point
+    return {
+        "campaign": campaign.name, "recipe_hash": campaign.recipe_hash(point.mode), "mode": point.mode, "role": role,
+        "request_index": index, "length": point.length, "pass_index": point.pass_index, "status": "failed",
+        "reason": reason, "reasons": [reason], "detail": detail, "max_new_tokens": campaign.raw["max_new_tokens"],
+        "synthetic_weights": campaign.synthetic_weights, "filled_kv": point.mode == "decode_only",
+        "started_at": datetime.now(UTC), "host": socket.gethostname(), "server_counters": None,
+    }  # fmt: skip
+
+
+def _trace(answer: client.Answer) -> list[dict[str, Any]]:
+    return [{"elapsed_s": c.elapsed_s, "tokens": c.tokens, "total_tokens": c.total} for c in answer.chunks]
+
+
+def _with_detail(answer: client.Answer, detail: str) -> client.Answer:
+    return replace(answer, detail=detail or answer.detail)

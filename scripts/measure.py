@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Measure points such as 64Ki/pass1 of a campaign; finished requests are kept, so the same command resumes."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from longctx import config
+from longctx.errors import LongctxError
+from longctx.measure import measure
+from longctx.say import logged_to
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
+    parser.add_argument("--log", type=Path, required=True, help="what is said goes here too")
+    parser.add_argument("points", nargs="+", help="LENGTH/RUN, RUN being passN, reuse-passN or decode_only-passN")
+    args = parser.parse_args()
+    with logged_to(args.log) as say:
+        try:
+            campaign = config.load(args.config_file)
+            failed = measure(campaign, [config.parse_point(name) for name in args.points], say)
+        except LongctxError as error:
+            say(f"error: {error}")
+            return 1
+        except KeyboardInterrupt:
+            say("stopped; finished requests are kept, the same command goes on from here")
+            return 130
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

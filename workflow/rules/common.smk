@@ -1,0 +1,47 @@
+# What every stage needs: the validated campaign, where its files lie, and what a single target may be called.
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+from longctx import config as longctx_config, resume
+from longctx.errors import LongctxError
+from snakemake.exceptions import WorkflowError
+
+try:
+    CAMPAIGN = longctx_config.from_dict(config)
+    if workflow.is_main_process:
+        resume.before_run(CAMPAIGN, Path(".snakemake"))
+except LongctxError as error:
+    raise WorkflowError(str(error)) from None
+
+R = CAMPAIGN.results
+CONFIG_FILE = CAMPAIGN.save()
+PYTHON = sys.executable
+SCRIPTS = f"PYTHONDONTWRITEBYTECODE=1 {PYTHON} {workflow.basedir}/scripts"
+PARTIAL_REPORT = f"{SCRIPTS}/report_now.py --config-file {CONFIG_FILE}"
+# Nothing is made for a model that exists already.
+MODEL_FILES = [R / "model" / "config.json"] if CAMPAIGN.raw["model"]["source"] == "synthetic" else []
+
+
+wildcard_constraints:
+    length="|".join(longctx_config.format_length(n) for n in CAMPAIGN.all_lengths()),
+    run="((decode_only|reuse)-)?pass[1-9][0-9]*",
+    pass_index="[1-9][0-9]*",
+
+
+def outputs_of(points, table="measurements"):
+    """One kind of file of some points: measurements, servers, traces or progress."""
+    return [R / table / point.label / f"{point.run}.parquet" for point in points]
+
+
+def points_of(length=None, mode=None):
+    """The campaign's points, of one length or mode where given."""
+    wanted = longctx_config.parse_length(length) if length else None
+    return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
+
+
+def requests_of(length, run):
+    """Which requests a point needs: a new repeat or query re-runs its point, which measures only what is missing."""
+    return CAMPAIGN.requests(longctx_config.parse_point(f"{length}/{run}"))

@@ -1,0 +1,41 @@
+# Corpus: source trees tokenized once into one stream that all lengths share; and the synthetic model, where one is asked for.
+# in: source trees   out: R/model (synthetic campaigns), R/corpus/stream.parquet
+
+
+rule model:
+    """Make the synthetic model: its geometry, and a tokenizer trained on the corpus."""
+    output:
+        R / "model" / "config.json",
+    log:
+        R / "logs" / "model.log",
+    params:
+        model=CAMPAIGN.model_arguments,
+        corpus=CAMPAIGN.corpus_arguments,
+    shell:
+        "{SCRIPTS}/model.py"
+        " --out $(dirname {output})"
+        " {params.corpus:q}"
+        " {params.model:q}"
+        " 2> >(tee {log} >&2)"
+
+
+rule corpus:
+    """Tokenize the corpus once, as far as the longest length needs."""
+    input:
+        model=ancient(MODEL_FILES),
+    output:
+        R / "corpus" / "stream.parquet",
+    log:
+        R / "logs" / "corpus.log",
+    params:
+        corpus=CAMPAIGN.corpus_arguments,
+        tokenizer=CAMPAIGN.tokenizer_arguments,
+        tokens=max(CAMPAIGN.all_lengths()),
+    threads: workflow.cores or 1
+    shell:
+        "{SCRIPTS}/corpus.py build"
+        " {params.corpus:q}"
+        " {params.tokenizer:q}"
+        " --tokens {params.tokens}"
+        " --out {output}"
+        " 2> >(tee {log} >&2)"

@@ -1,0 +1,28 @@
+# Measure: one fresh server per length and pass, as published. The job starts its server, measures, stops it.
+# in: prompt, validation, plan   out: a row per request, the server's facts, chunk traces, prefill progress
+# (measure_shared.smk is the variant where one server climbs several rungs.)
+
+
+rule measure:
+    """Serve one rung for one pass and measure it; finished requests are kept in R/journal across kills."""
+    input:
+        prompt=R / "prompts" / "{length}.parquet",
+        validation=R / "validation" / "{length}.parquet",
+        plan=ancient(R / "plan.parquet"),
+    output:
+        rows=R / "measurements" / "{length}" / "{run}.parquet",
+        server=R / "servers" / "{length}" / "{run}.parquet",
+        traces=R / "traces" / "{length}" / "{run}.parquet",
+        progress=R / "progress" / "{length}" / "{run}.parquet",
+    log:
+        R / "logs" / "{length}" / "{run}.log",
+    params:
+        recipe=lambda wildcards: CAMPAIGN.recipe_hash(longctx_config.parse_point(f"1/{wildcards.run}").mode),
+        requests=lambda wildcards: requests_of(wildcards.length, wildcards.run),
+    priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)
+    threads: workflow.cores or 1
+    shell:
+        "{SCRIPTS}/measure.py"
+        " --config-file {CONFIG_FILE}"
+        " --log {log}"
+        " {wildcards.length}/{wildcards.run}"

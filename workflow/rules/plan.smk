@@ -1,0 +1,24 @@
+# Plan: what fits, how long it takes, what the hardware allows. Runs in seconds, without a GPU, before everything else.
+# in: configuration, model geometry, hardware peaks   out: a row per mode and length, the table as text, Figure 1
+
+
+rule plan:
+    """Print which lengths fit, their limits and hours; `snakemake plan` shows the table."""
+    input:
+        model=MODEL_FILES,
+    output:
+        plan=R / "plan.parquet",
+        text=R / "plan.txt",
+        png=report(R / "figures" / "kv_footprint.png", caption="../report/kv_footprint.rst", category="Plan"),
+        svg=R / "figures" / "kv_footprint.svg",
+    log:
+        R / "logs" / "plan.log",
+    params:
+        settings=CAMPAIGN.plan_settings(),
+    shell:
+        "{SCRIPTS}/plan.py"
+        " --config-file {CONFIG_FILE}"
+        " --out {output.plan}"
+        " --text {output.text}"
+        " --figure {output.png}"
+        " 2>&1 | tee {log}"

@@ -1,0 +1,24 @@
+# Prompt: header + the stream's first part + task, exactly as many token ids as the length says.
+# in: token stream, prompt shape   out: R/prompts/<length>.parquet
+
+
+rule prompt:
+    """Build the prompt of one length; a longer stream (new lengths) leaves the prompts that exist as they are."""
+    input:
+        stream=ancient(R / "corpus" / "stream.parquet"),
+    output:
+        R / "prompts" / "{length}.parquet",
+    log:
+        R / "logs" / "prompts" / "{length}.log",
+    params:
+        shape=CAMPAIGN.raw["prompt"]["shape"],
+        tokenizer=CAMPAIGN.tokenizer_arguments,
+        corpus=CAMPAIGN.corpus_arguments,
+    shell:
+        "{SCRIPTS}/prompt.py"
+        " --stream {input.stream}"
+        " --shape {params.shape:q}"
+        " {params.tokenizer:q}"
+        " --length {wildcards.length}"
+        " --out {output}"
+        " 2> >(tee {log} >&2)"

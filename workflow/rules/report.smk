@@ -1,0 +1,36 @@
+# Report: Table 1, figures, environment, contract, failures and doubts, and how to reproduce them; Markdown and HTML.
+# in: summary, figures, plan, rows   out: R/report.md, R/report.html
+
+
+rule report:
+    """Write both reports."""
+    input:
+        summary=R / "summary.parquet",
+        figures=[R / "figures" / "ttft.png", R / "figures" / "decode.png", R / "figures" / "kv_footprint.png"],
+    output:
+        md=R / "report.md",
+        html=report(R / "report.html", caption="../report/report.rst", category="Results"),
+    log:
+        R / "logs" / "report.log",
+    shell:
+        "{SCRIPTS}/report.py --config-file {CONFIG_FILE} 2> {log}"
+
+
+rule report_now:
+    """Summary, figures and reports from what is there, at any time; missing rungs are shown as missing."""
+    log:
+        R / "logs" / "report_now.log",
+    shell:
+        "{PARTIAL_REPORT} 2>&1 | tee {log}"
+
+
+rule compare:
+    """Compare with the runs in `compare`; fails on a significant slowdown beyond compare_threshold."""
+    input:
+        summary=R / "summary.parquet",
+    output:
+        R / "compare.parquet",
+    log:
+        R / "logs" / "compare.log",
+    shell:
+        "{SCRIPTS}/compare.py --config-file {CONFIG_FILE} --out {output} 2>&1 | tee {log}"

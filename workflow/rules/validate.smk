@@ -1,0 +1,21 @@
+# Validate: count, id range, special and undecodable ids, decode-encode round trip.
+# in: prompt   out: R/validation/<length>.parquet
+
+
+rule validate:
+    """Check one prompt; a bad one stops its length only."""
+    input:
+        R / "prompts" / "{length}.parquet",
+    output:
+        R / "validation" / "{length}.parquet",
+    log:
+        R / "logs" / "validation" / "{length}.log",
+    params:
+        tokenizer=CAMPAIGN.tokenizer_arguments,
+    shell:
+        "{SCRIPTS}/validate.py"
+        " --prompt {input}"
+        " {params.tokenizer:q}"
+        " --length {wildcards.length}"
+        " --out {output}"
+        " 2> >(tee {log} >&2)"
