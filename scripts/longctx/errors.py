@@ -20,13 +20,17 @@ class PromptError(LongctxError):
 class ServerError(LongctxError):
     """A server did not start, is not ours, or died.
 
-    `reason` is one of `longctx.reasons`; `log_tail` the last lines of the server's log.
+    `reason` is one of `longctx.reasons`; `log_tail` the last lines of the server's log; `kv_tokens` the longest context
+    that the KV cache would hold, where the reason is 'kv_too_small' and the server said so.
     """
 
-    def __init__(self, message: str, reason: str = "server_died", log_tail: str = "") -> None:
+    def __init__(
+        self, message: str, reason: str = "server_died", log_tail: str = "", kv_tokens: int | None = None
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.log_tail = log_tail
+        self.kv_tokens = kv_tokens
 
 
 class DataError(LongctxError):

@@ -134,6 +134,16 @@ def keep(launch: Launch, owner: Owner, port: int, log_path: Path, grace_s: float
     return kept
 
 
+def exit_words(code: int | None) -> str:
+    """Return how a program ended, for a sentence that begins with its name."""
+    if code is None:
+        return "lost its keeper"
+    if code >= 0:
+        return f"exited with code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}" + (" (often for want of memory)" if name == "SIGKILL" else "")
+
+
 def reap(run_dir: Path) -> list[str]:
     """End what earlier runs of ours left behind in `run_dir`; return a sentence for each. Live runs are left alone.
 

@@ -1,8 +1,8 @@
 """The reaper: runs one server as its child and ends all of it when its owner is gone, however the owner died.
 
 A program of its own (standard library only, started by file name): it lives in a session of its own, so that a signal
-to the owner's process group does not reach it; it is the subreaper of everything below it, so that no grandchild escapes
-by a double fork or a session of its own. It copies the server's output to the log and masks secret values on the way.
+to the owner's process group does not reach it; it is the subreaper of everything below it, so that no grandchild
+escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked.
 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid
 

@@ -13,11 +13,13 @@ class Recipe:
 
     model: hub id or folder. served_name: name in requests. max_model_len: prompt + new tokens + headroom, in tokens.
     env: variables for the server alone. extra_args: appended as they are.
+    versions: what the server must be, by 'vllm', 'torch', 'aiter': a version or a specifier like '>=0.1.19.post2'.
     """
 
     model: str
     served_name: str
     max_model_len: int
+    served_aliases: tuple[str, ...] = ()
     tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
@@ -39,6 +41,7 @@ class Recipe:
     kv_transfer_config: dict[str, Any] | None = None
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def command(recipe: Recipe, host: str, port: int) -> list[str]:
@@ -47,7 +50,6 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
         "--host": host,
         "--port": port,
         "--model": recipe.model,
-        "--served-model-name": recipe.served_name,
         "--max-model-len": recipe.max_model_len,
         "--tokenizer": recipe.tokenizer,
         "--revision": recipe.revision,
@@ -72,8 +74,10 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
         "--no-enable-prefix-caching": not recipe.prefix_caching,
         "--enable-prompt-tokens-details": recipe.prompt_tokens_details,
         "--disable-uvicorn-access-log": True,
+        "--jit-monitor-verbose": True,  # else vLLM logs a kernel's first compilation only
     }
     args = [text for flag, value in options.items() if value is not None for text in (flag, str(value))]
+    args += ["--served-model-name", recipe.served_name, *recipe.served_aliases]
     return [*args, *(flag for flag, on in switches.items() if on), *recipe.extra_args]
 
 

@@ -1,0 +1,174 @@
+"""GPUs as the vendors' tools show them: names, driver, and memory in use, which must fall back between servers."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import ServerError
+
+MIB = 1 << 20
+TOLERANCE_BYTES = 1024 * MIB
+LIMIT_S = 120.0
+LEVEL_FILE = "gpu-level.json"
+NVIDIA_QUERY = "index,name,memory.used,memory.total,driver_version"
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def nvidia(text: str) -> list[dict[str, Any]]:
+    """Read `nvidia-smi --query-gpu=…` (csv,noheader,nounits) into {index, name, used, total, driver}; bytes."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") == 4]
+    return [
+        {
+            "index": int(index), "name": name, "used": _mib(used), "total": _mib(total), "driver": driver,
+        }
+        for index, name, used, total, driver in rows
+        if index.isdigit()
+    ]  # fmt: skip
+
+
+def rocm(text: str) -> list[dict[str, Any]]:
+    """Read `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json` like `nvidia`."""
+    try:
+        cards: dict[str, dict[str, str]] = json.loads(text[text.index("{") :])
+    except ValueError:
+        return []
+    driver = next((card["Driver version"] for card in cards.values() if "Driver version" in card), None)
+    found = []
+    for key, card in sorted(cards.items(), key=lambda item: int("0" + re.sub(r"\D", "", item[0]))):
+        if key.startswith("card"):
+            names = (card.get(key) for key in ("Card Series", "Card series", "Card Model", "Card model"))
+            found.append(
+                {
+                    "index": int(key[4:]),
+                    "name": next(filter(None, names), None),
+                    "used": _int(card.get("VRAM Total Used Memory (B)")),
+                    "total": _int(card.get("VRAM Total Memory (B)")),
+                    "driver": driver,
+                }
+            )
+    return found
+
+
+def amd(text: str) -> list[dict[str, Any]]:
+    """Read `amd-smi metric --mem-usage --json` joined with `amd-smi static --asic --driver --json` like `nvidia`."""
+    try:
+        gpus: list[dict[str, Any]] = json.loads(text)
+    except ValueError:
+        return []
+    return [
+        {
+            "index": int(gpu["gpu"]),
+            "name": gpu.get("asic", {}).get("market_name"),
+            "used": _sized(gpu.get("mem_usage", {}).get("used_vram")),
+            "total": _sized(gpu.get("mem_usage", {}).get("total_vram")),
+            "driver": gpu.get("driver", {}).get("version"),
+        }
+        for gpu in gpus
+    ]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return this host's GPUs, [] where no vendor tool is there or none answers."""
+    if shutil.which("nvidia-smi"):
+        return nvidia(_run("nvidia-smi", f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits"))
+    if shutil.which("amd-smi"):
+        return amd(_amd_text())
+    if shutil.which("rocm-smi"):
+        return rocm(_run("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"))
+    return []
+
+
+def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return the memory in use by GPU index, of those visible through `env` (all, where it doesn't say)."""
+    environment = os.environ if env is None else env
+    visible = next((environment[name] for name in VISIBLE if environment.get(name)), "")
+    wanted = {part.strip() for part in visible.split(",")} if re.fullmatch(r"[\d,\s]+", visible) else None
+    used = {str(gpu["index"]): gpu["used"] for gpu in gpus() if gpu["used"] is not None}
+    return {index: size for index, size in used.items() if wanted is None or index in wanted}
+
+
+@contextlib.contextmanager
+def level_kept(run_dir: Path, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Note the memory in use before the block and wait after it until it is back; the next start checks again."""
+    before = used_bytes(env)
+    path = run_dir / LEVEL_FILE
+    if before:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"host": os.uname().nodename, "used": before}))
+    try:
+        yield
+    finally:
+        if before and not _wait(before, limit_s):
+            path.unlink(missing_ok=True)
+
+
+def wait_until_free(run_dir: Path, limit_s: float = LIMIT_S) -> None:
+    """Wait until the GPUs that the last server here used are back at their level; ServerError past the limit."""
+    path = run_dir / LEVEL_FILE
+    try:
+        level = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return
+    if level["host"] == os.uname().nodename and (high := _wait(level["used"], limit_s)):
+        listed = "; ".join(f"GPU {i} holds {now / 2**30:.1f} GiB, {was / 2**30:.1f} before" for i, was, now in high)
+        raise ServerError(
+            f"GPU memory did not come back within {limit_s:g} s after the last server: {listed}. "
+            f"End the processes that hold it, or delete {path} if they are meant to run",
+            "server_start",
+        )
+    path.unlink(missing_ok=True)
+
+
+def _wait(level: dict[str, int], limit_s: float) -> list[tuple[str, int, int]]:
+    """Return [] once memory is back, or (index, level, now) of the GPUs that are above it at the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        now = used_bytes({})
+        high = [(i, was, now[i]) for i, was in level.items() if now.get(i, 0) > was + TOLERANCE_BYTES]
+        if not high or time.monotonic() > deadline:
+            return high
+        time.sleep(0.5)
+
+
+def _amd_text() -> str:
+    """Return one JSON list with the static and metric parts of each GPU merged."""
+    try:
+        parts = [json.loads(_run("amd-smi", *args, "--json") or "[]") for args in (
+            ("static", "--asic", "--driver"), ("metric", "--mem-usage"),
+        )]  # fmt: skip
+    except ValueError:
+        return "[]"
+    lists = [part.get("gpu_data", []) if isinstance(part, dict) else part for part in parts]
+    merged: dict[int, dict[str, Any]] = {}
+    for entry in (entry for part in lists for entry in part):
+        merged.setdefault(entry["gpu"], {}).update(entry)
+    return json.dumps(list(merged.values()))
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _mib(text: str) -> int | None:
+    return int(float(text) * MIB) if re.fullmatch(r"[\d.]+", text) else None
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _sized(value: Any) -> int | None:
+    """Read amd-smi's {'value': 283, 'unit': 'MB'}, whose MB are MiB."""
+    if not isinstance(value, dict) or not isinstance(value.get("value"), int | float):
+        return None
+    return int(value["value"] * {"B": 1, "KB": 1 << 10, "MB": MIB, "GB": 1 << 30}.get(value.get("unit", "MB"), MIB))
