@@ -92,6 +92,7 @@ class State:
     lock: threading.Lock = field(default_factory=threading.Lock)
     die: Any = None
     started: float = field(default_factory=time.time)
+    aliases: list[str] = field(default_factory=list)
 
     def plan(self, index: int | None = None, length: int | None = None) -> dict[str, Any]:
         source = self.plan_source or {}
@@ -134,9 +135,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/version":
             self.reply_json(200, {"version": plan.get("version", "0.32.0")})
         elif self.path == "/v1/models":
-            entry = {"id": plan.get("model_id", self.state.model), "object": "model", "owned_by": "vllm",
-                     "max_model_len": self.state.max_model_len}  # fmt: skip
-            self.reply_json(200, {"object": "list", "data": [entry]})
+            names = [plan["model_id"]] if "model_id" in plan else [self.state.model, *self.state.aliases]
+            entries = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": self.state.max_model_len}
+                       for name in names]  # fmt: skip
+            self.reply_json(200, {"object": "list", "data": entries})
         elif self.path == "/metrics" and plan.get("metrics", True):
             self.reply(200, metrics_text(self.state, plan).encode(), "text/plain; version=0.0.4")
         else:
@@ -407,7 +409,7 @@ class FakeServer:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--model", default="fake")
-    parser.add_argument("--served-model-name")
+    parser.add_argument("--served-model-name", nargs="+", default=[])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-model-len", type=int, default=1 << 20)
@@ -421,10 +423,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
+    names = arguments.served_model_name or [arguments.model]
     state = State(
-        os.environ.get("FAKE_PLAN", ""), arguments.served_model_name or arguments.model, arguments.max_model_len,
+        os.environ.get("FAKE_PLAN", ""), names[0], arguments.max_model_len,
         arguments.enable_prefix_caching, arguments.enable_prompt_tokens_details, arguments.kv_cache_dtype,
         arguments.attention_backend, arguments.kv_transfer_config or {},
+        aliases=names[1:],
     )  # fmt: skip
     state.die = lambda: os.kill(os.getpid(), signal.SIGKILL)
     plan = state.plan()
