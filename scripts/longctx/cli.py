@@ -1,0 +1,36 @@
+"""The `longctx` command: what one wants to know about a campaign without Snakemake."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from longctx import __version__
+from longctx.watch import watch
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="longctx", description=__doc__)
+    top.add_argument("--version", action="version", version=f"longctx {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    show = commands.add_parser(
+        "watch",
+        help="show where a campaign stands: points done, tokens prefilled, rate, ETA",
+        description="Show where a campaign stands, from R/status.json: points done, tokens prefilled, rate, ETA.",
+    )
+    show.add_argument("results", type=Path, metavar="R", help="the campaign's results folder, such as results/")
+    show.add_argument("--once", action="store_true", help="print it once; exit 1 where there is nothing")
+    show.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        return watch(options.results, once=options.once, interval_s=options.interval)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
