@@ -7,8 +7,11 @@ then doubtful, then failed). Only ok rows give values; `n` counts them and `<met
 Nothing is dropped for being far off: outliers are counted.
 """
 
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from longctx import cost, stats, tables
@@ -250,3 +253,14 @@ def _fit_row(rows: Sequence[Row], name: str, formula: str) -> dict[str, Any]:
         "campaign": rows[0].get("campaign"), "mode": rows[0]["mode"], "name": name, "formula": formula,
         "n": len(rows), "length_min": min(lengths), "length_max": max(lengths),
     }  # fmt: skip
+
+
+def write_csv(path: Path | str, summary: Sequence[Row]) -> None:
+    """Write tables.SUMMARY rows as CSV for spreadsheets: an empty cell is a missing value, lists are joined by ';'."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(tables.SUMMARY.names)
+    for row in summary:
+        cells = (row.get(name) for name in tables.SUMMARY.names)
+        writer.writerow(";".join(cell) if isinstance(cell, list) else cell for cell in cells)
+    tables.write_atomic(path, text.getvalue().encode())

@@ -1,0 +1,114 @@
+"""Everything that a campaign has on disk, whole or not, as plain rows for the summary, the figures and the reports.
+
+A point's Parquet is read where it is; where it is not there yet, the journal tells what the point has so far.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from longctx import journal, tables
+from longctx.compare import Curve, read_curve
+from longctx.config import Campaign, Point
+from longctx.cost import Price
+from longctx.errors import DataError
+from longctx.points import journal_path, output_path
+from longctx.summary import OBSERVED_ROLES
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of tables.MEASUREMENTS (with `source`, their file), SERVERS, VALIDATION and PLAN; `expected` requests of
+    each (mode, length); `damaged` names files that could not be read."""
+
+    rows: Rows
+    servers: Rows
+    validation: Rows
+    plan: Rows
+    expected: dict[tuple[str, int], int]
+    damaged: list[str]
+
+
+def gather(campaign: Campaign, length: int | None = None, *, tolerant: bool = False) -> Gathered:
+    """Read a campaign's results, of one length or of all; with `tolerant` a corrupt file is named, not fatal."""
+    damaged: list[str] = []
+
+    def read(path: Path, schema: pa.Schema) -> Rows:
+        try:
+            return tables.read_rows(path, schema) if path.exists() else []
+        except DataError as error:
+            if not tolerant:
+                raise
+            damaged.append(str(error))
+            return []
+
+    points = [point for point in campaign.points() if length in (None, point.length)]
+    rows = [row for point in points for row in _of_point(campaign, point, "measurements", "row", read)]
+    servers = [row for point in points for row in _of_point(campaign, point, "servers", "server", read)]
+    lengths = sorted({point.length for point in points})
+    labels = {point.length: point.label for point in points}
+    validation = [
+        row
+        for n in lengths
+        for row in read(campaign.results / "validation" / f"{labels[n]}.parquet", tables.VALIDATION)
+    ]
+    plan = read(campaign.results / "plan.parquet", tables.PLAN)
+    return Gathered(rows, servers, validation, plan, expected_requests(campaign, points), damaged)
+
+
+def _of_point(campaign: Campaign, point: Point, table: str, kind: str, read: Callable[[Path, pa.Schema], Rows]) -> Rows:
+    path = output_path(campaign, point, table)
+    if path.exists():
+        rows, source = read(path, tables.MEASUREMENTS if kind == "row" else tables.SERVERS), path
+    else:
+        rows, source = _journalled(campaign, point, kind), journal_path(campaign, point)
+    return [row | {"source": str(source)} for row in rows] if kind == "row" else rows
+
+
+def _journalled(campaign: Campaign, point: Point, kind: str) -> Rows:
+    """Return what the journal says if it belongs to the current recipe: the last attempt of each request."""
+    records, _ = journal.read(journal_path(campaign, point))
+    header = next((record.data for record in records if record.kind == "header"), {})
+    if header.get("recipe_hash") != campaign.recipe_hash(point.mode):
+        return []
+    found = [record.data for record in records if record.kind == kind]
+    return list({(row["role"], row["request_index"]): row for row in found}.values()) if kind == "row" else found
+
+
+def expected_requests(campaign: Campaign, points: Iterable[Point]) -> dict[tuple[str, int], int]:
+    """Return how many requests that count each (mode, length) should have."""
+    wanted: dict[tuple[str, int], int] = {}
+    for point in points:
+        roles = OBSERVED_ROLES[point.mode]
+        key = (point.mode, point.length)
+        wanted[key] = wanted.get(key, 0) + sum(role in roles for role, _ in campaign.requests(point))
+    return wanted
+
+
+def price_of(campaign: Campaign) -> Price | None:
+    """Return the node's price where the configuration gives one."""
+    hardware = campaign.raw["hardware"]
+    if not hardware or not hardware["usd_per_gpu_hour"]:
+        return None
+    return Price(float(hardware["usd_per_gpu_hour"]), int(hardware["count"]))
+
+
+def curves_of(campaign: Campaign) -> list[Curve]:
+    """Return the other runs of the configuration's `compare`."""
+    return [read_curve(path) for path in campaign.raw["compare"]]
+
+
+def subtitle(rows: Iterable[dict[str, Any]]) -> str:
+    """Return 'model · 8 × GPU · vLLM 0.25.1 · fp8_e4m3 KV' from the first row that knows each of them."""
+    known: dict[str, Any] = {}
+    for row in rows:
+        known = {key: value for key, value in row.items() if value is not None} | known
+    system = f"{known['gpu_count'] or 1} × {known['gpu']}" if known.get("gpu_count") else known.get("cpu")
+    version, kv = known.get("vllm_version"), known.get("kv_cache_dtype")
+    parts = [known.get("model"), system, version and f"vLLM {version}", kv and f"{kv} KV"]
+    return " · ".join(str(part) for part in parts if part)

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Summarise a campaign's rows: statistics per mode and length as Parquet and CSV, and the fits over lengths."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from longctx import config, gather, summary, tables
+from longctx.errors import LongctxError
+from longctx.lengths import parse_length
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
+    parser.add_argument("--length", type=parse_length, help="summarise this length only, into --out")
+    parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet, with .csv and fits.parquet")
+    args = parser.parse_args()
+    campaign = config.load(args.config_file)
+    found = gather.gather(campaign, args.length)
+    rows = summary.summarise(found.rows, found.expected, found.plan, gather.price_of(campaign))
+    out = args.out or campaign.results / "summary.parquet"
+    metadata = {"campaign": campaign.name}
+    if args.length is None:
+        summary.write_csv(out.with_suffix(".csv"), rows)
+        tables.write_rows(out.with_name("fits.parquet"), tables.FITS, summary.fits(rows), metadata)
+    tables.write_rows(out, tables.SUMMARY, rows, metadata)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")
