@@ -89,10 +89,11 @@ def stream(
 
 @dataclass(slots=True)
 class _Event:
-    """One stream event that had a choice: when, whether it had text, and the completion tokens so far."""
+    """One stream event that had a choice: when, whether it had text or only ended, the completion tokens so far."""
 
     elapsed_s: float
     text: bool
+    only_ends: bool
     count: int | None
 
 
@@ -125,7 +126,8 @@ class _Received:
         for choice in choices:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             count = (message.get("usage") or {}).get("completion_tokens")
-            self.events.append(_Event(elapsed_s, bool(choice.get("text")), count))
+            text = bool(choice.get("text"))
+            self.events.append(_Event(elapsed_s, text, not text and bool(choice.get("finish_reason")), count))
         return bool(choices)
 
     def _usage(self, usage: dict[str, Any] | None) -> None:
@@ -154,7 +156,7 @@ class _Received:
         if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
             return _merge(counted)
         with_text = [event for event in self.events if event.text]
-        for events in (self.events, with_text):
+        for events in (self.events, [event for event in self.events if not event.only_ends], with_text):
             if len(events) == self.completion_tokens:
                 return _merge([(event.elapsed_s, 1) for event in events])
         return tuple(Chunk(event.elapsed_s, None, None) for event in with_text or self.events)
