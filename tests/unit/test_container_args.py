@@ -22,7 +22,7 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A host with every engine, any image, a home of its own and a token."""
     monkeypatch.setattr(engines.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(container, "find_image", lambda engine, name: Image(name, "sha256:1", "sha256:2", {}))
-    monkeypatch.setattr(container.resource, "getrlimit", lambda limit: (1024, 4096))
+    monkeypatch.setattr(engines.resource, "getrlimit", lambda limit: (1024, 4096))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("HF_HOME", raising=False)
     monkeypatch.setenv("HF_TOKEN", SECRET)

@@ -6,7 +6,6 @@ apptainer has neither daemon nor names: the container is a child process like a 
 
 import os
 import re
-import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from longctx.errors import ServerError
 from longctx.server import recipe as recipes
-from longctx.server.engines import find_engine, find_image
+from longctx.server.engines import find_engine, find_image, own_limits
 from longctx.server.launcher import Launch, Owner
 from longctx.server.reaper import SECRET_NAME
 from longctx.server.recipe import Recipe
@@ -104,7 +103,7 @@ def run_args(
         "--publish": [published],
         "--ipc": [options.ipc],
         "--shm-size": [options.shm_size],
-        "--ulimit": [*(options.ulimits or _own_limits(engine))],
+        "--ulimit": [*(options.ulimits or own_limits(engine))],
         "--device": [device for device in options.devices if device != "all"],
         "--volume": [str(mount) for mount in mounts],
         "--env": [*env],
@@ -212,15 +211,6 @@ def _roots(value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for part in value:
             yield from _roots(part)
-
-
-def _own_limits(engine: str) -> list[str]:
-    """podman asks for more open files than some kernels allow; this process's own hard limits are always granted."""
-    if engine != "podman":
-        return []
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    hard = {name: resource.getrlimit(limit)[1] for name, limit in limits.items()}
-    return [f"{name}={value}:{value}" for name, value in hard.items() if value != resource.RLIM_INFINITY]
 
 
 def _check(engine: str, options: Options, mounts: list[Mount]) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,16 @@ def find_engine(wanted: str | None) -> str:
 def find_image(engine: str, name: str) -> Image:
     """Return the facts of a local image; ServerError where it does not exist or the engine cannot say."""
     return _find_sif(name) if engine == "apptainer" else _inspect(engine, name)
+
+
+def own_limits(engine: str) -> list[str]:
+    """Return limits for podman, whose defaults some kernels refuse: our own hard limits, as far as podman's go."""
+    if engine != "podman":
+        return []
+    files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    wanted = {"nofile": (files, 1 << 20), "nproc": (processes, 1 << 15)}  # podman gives itself no more than these
+    kept = {name: most if hard == resource.RLIM_INFINITY else min(hard, most) for name, (hard, most) in wanted.items()}
+    return [f"{name}={value}:{value}" for name, value in kept.items()]
 
 
 def explain(text: str) -> str | None:

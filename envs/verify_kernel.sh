@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Prove that exactly one installed AITER kernel has this name, and this content.
+#
+#   verify_kernel.sh KERNEL SHA256 [ROOT]     KERNEL is a path below AITER's hsa folder; ROOT defaults to site-packages
+set -euo pipefail
+kernel=$1
+wanted=$2
+root=${3:-$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')}
+
+if [ -z "$wanted" ]; then
+  echo "no checksum was given for $kernel" >&2
+  exit 1
+fi
+mapfile -t found < <(find "$root" -path "*/hsa/$kernel" -type f)
+if [ "${#found[@]}" -ne 1 ]; then
+  echo "${#found[@]} files below $root are hsa/$kernel; expected exactly one ${found[*]}" >&2
+  exit 1
+fi
+actual=$(sha256sum "${found[0]}" | cut -d ' ' -f 1)
+if [ "$actual" != "$wanted" ]; then
+  echo "${found[0]} has SHA-256 $actual, not $wanted: a wrong decode kernel" >&2
+  exit 1
+fi
+echo "$kernel $actual"
