@@ -2,15 +2,16 @@
 
 A fit is t(L) = c + a*L + b*L**2, least squares of relative errors, long lengths weighted more, no coefficient below
 zero. A curve is scaled by
-the distance to the limit: t(L) = bound(L) / efficiency(L), with the efficiency that the curve's own hardware reached
-at that length. Neither may undercut the bound.
+the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L), so the share of the limit that the curve's own
+hardware reached at that length holds. Neither may undercut the bound.
 """
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from math import log, log2, sqrt
+from math import exp, log, log2, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,13 @@ from numpy.typing import NDArray
 
 from longctx.bounds import ttft_bound_s
 from longctx.errors import DataError
-from longctx.geometry import read_geometry
+from longctx.geometry import Geometry, read_geometry
 from longctx.hardware import RESOURCES, Hardware, Parallelism, load_hardware
 
 # Two-sided 90 % quantiles of Student's t by degrees of freedom; 1.645 beyond.
 _T90 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 10: 1.812, 15: 1.753}
 # A relative error at length L counts (L / longest)**0.5: the long lengths say what an extrapolation needs, and short
-# ones scatter with start-up costs. Of 0, 0.25, 0.5, 0.75 and 1 the one that did best over all back-tests (docs/plan.md).
+# ones scatter with start-up costs. Of 0, 0.25, 0.5, 0.75 and 1 the best over all back-tests (docs/plan.md).
 WEIGHT_POWER = 0.5
 MEASUREMENT_SIGMA = 0.02  # relative; where residuals say less (few points), run-to-run spread still is this much
 # The model itself drifts: fitted up to 8Mi, the published table is missed by 10 % three doublings later.
@@ -100,18 +101,20 @@ def _non_negative(
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured TTFT curve and, per length, the share of the hardware's limit that it reached (bound / TTFT)."""
+    """A measured TTFT curve with the limit of its own model and hardware; lengths ascend."""
 
     name: str
-    model: str
+    geometry: Geometry
     hardware: Hardware
     lengths: tuple[int, ...]
     ttft_s: tuple[float, ...]
-    efficiency: tuple[float, ...]
+    bound: Callable[[int], float]
 
-    def efficiency_at(self, tokens: int) -> float:
-        """Interpolate over log length; the ends hold beyond the measured range."""
-        return float(np.interp(log(tokens), [log(n) for n in self.lengths], self.efficiency))
+    def time_at(self, tokens: int) -> float:
+        """Interpolate in log-log; beyond the ends the end's distance to the limit holds."""
+        inside = min(max(tokens, self.lengths[0]), self.lengths[-1])
+        seconds = exp(float(np.interp(log(inside), np.log(self.lengths), np.log(self.ttft_s))))
+        return seconds * self.bound(tokens) / self.bound(inside)
 
 
 # file, model, GPU, count, parallelism, length column, TTFT column
@@ -136,9 +139,9 @@ def reference_curves() -> list[Curve]:
     for file, gpu, count, parallelism, column in _REFERENCES:
         ttft = read_ttft_csv(RESOURCES / "results" / file, column)
         hardware = load_hardware(gpu, count)
-        shares = (ttft_bound_s(geometry, hardware, parallelism, n, "fp8") / t for n, t in ttft.items())
+        bound = partial(ttft_bound_s, geometry, hardware, parallelism, kv_dtype="fp8")
         name = file.removesuffix(".csv")
-        curves.append(Curve(name, geometry.name, hardware, tuple(ttft), tuple(ttft.values()), tuple(shares)))
+        curves.append(Curve(name, geometry, hardware, tuple(ttft), tuple(ttft.values()), bound))
     return curves
 
 
@@ -176,7 +179,7 @@ def forecast(
         return Estimate(max(middle, floor), max(low, floor), max(high, floor), f"fit of {len(measured)} lengths")
     if curve is None or bound is None:
         return None
-    middle = max(floor, floor / curve.efficiency_at(tokens))
+    middle = max(floor, curve.time_at(tokens) * floor / curve.bound(tokens))
     factor = 1 + OWN_SPREAD if same_setup else FOREIGN_FACTOR
     source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)

@@ -12,6 +12,7 @@ from typing import Any
 
 from longctx.errors import ConfigError, GeometryError
 
+MODELS_DIR = Path(__file__).parents[2] / "resources" / "models"
 KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
@@ -218,29 +219,42 @@ class Geometry:
 
 
 def read_geometry(source: str | Path) -> Geometry:
-    """Read a config.json, a folder that holds one, or a model that is already in the Hugging Face cache."""
-    path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
+    """Read a config.json, a folder with one, a cached Hugging Face model, or one of resources/models.
+
+    The last by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine without the model can plan.
+    """
+    path = Path(source).expanduser()
+    path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        path = _cached_config(str(source))
+        path = _cached_config(str(source)) or _shipped_config(str(source))
+    config = _read_json(path)
+    return Geometry.from_config(config, name=config.get("longctx_name") or str(source))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GeometryError(f"{path}: not a readable JSON file ({error})") from error
     if not isinstance(config, dict):
         raise GeometryError(f"{path}: holds no JSON object; give a model's config.json")
-    return Geometry.from_config(config, name=config.get("longctx_name") or str(source))
+    return config
 
 
-def _cached_config(model_id: str) -> Path:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
+def _cached_config(model_id: str) -> Path | None:
+    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import try_to_load_from_cache  # slow to import
 
-    try:
-        found = try_to_load_from_cache(model_id, "config.json")
-    except HFValidationError:
-        found = None
-    if not isinstance(found, str):
-        raise GeometryError(f"{model_id}: neither a config.json, nor a folder with one, nor a model in the local cache")
-    return Path(found)
+    found = try_to_load_from_cache(model_id, "config.json")
+    return Path(found) if isinstance(found, str) else None
+
+
+def _shipped_config(name: str) -> Path:
+    for path in sorted(MODELS_DIR.glob("*.json")):
+        if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
+            return path
+    known = ", ".join(sorted(path.stem for path in MODELS_DIR.glob("*.json")))
+    raise GeometryError(
+        f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}"
+    )

@@ -1,0 +1,124 @@
+"""Plan before anything runs: which lengths fit, what limits them, how long they take. Needs no GPU and no weights.
+
+For a campaign: --config-file C.json --out plan.parquet --text plan.txt --figure kv_footprint.png
+For a model and a GPU: --model config.json --gpu H200 --count 1 --lengths 1Ki..64Mi --kv-dtype fp8
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from longctx import kvfigure, plantext, tables
+from longctx.campaignplan import CampaignPlan, measured_ttft, plan_of
+from longctx.config import load
+from longctx.errors import LongctxError
+from longctx.geometry import KV_DTYPE_BYTES, read_geometry
+from longctx.hardware import Hardware, Parallelism, load_hardware
+from longctx.lengths import ladder, parse_length
+from longctx.plan import AITER_64BIT, Settings, hold_table, nodes_table, plan_campaign, splits
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config-file", type=Path, help="a campaign's configuration")
+    what.add_argument(
+        "--model", help="config.json, its folder, a cached Hugging Face id, or a name of resources/models"
+    )
+    parser.add_argument(
+        "--measured", type=Path, help="summary.parquet of this campaign: its lengths improve the forecast"
+    )
+    parser.add_argument("--out", type=Path, help="write the rows as Parquet")
+    parser.add_argument("--text", type=Path, help="write what is printed")
+    parser.add_argument("--figure", type=Path, help="write Figure 1 as PNG and SVG")
+    alone = parser.add_argument_group("with --model")
+    alone.add_argument("--gpu", help="a name of resources/hardware/gpus.csv")
+    alone.add_argument("--count", type=int, default=1, help="GPUs of the node")
+    alone.add_argument("--lengths", default="1Ki..64Mi", help="FROM..TO, doubling, or a comma list")
+    alone.add_argument("--kv-dtype", default="fp8", choices=["auto", *KV_DTYPE_BYTES], help="of the lengths' table")
+    alone.add_argument("--tensor", type=int, help="tensor parallel size; default: the largest that the model allows")
+    alone.add_argument("--pipeline", type=int, default=1, help="pipeline parallel size")
+    alone.add_argument("--decode-context", type=int, default=1, help="decode context parallel size")
+    alone.add_argument("--gpu-memory-utilization", type=float, default=0.95)
+    alone.add_argument("--batched-tokens", type=int, default=16384, help="tokens of one prefill chunk")
+    alone.add_argument("--headroom", type=parse_length, default=16384, help="tokens beyond the prompt")
+    alone.add_argument("--max-new-tokens", type=int, default=128)
+    alone.add_argument("--passes", type=int, default=3)
+    alone.add_argument("--aiter-version", default=AITER_64BIT, help="ROCm: AITER release in use")
+    alone.add_argument("--hold", type=parse_length, help="also: how nodes of these GPUs could hold so many tokens")
+    return parser.parse_args()
+
+
+def parse_lengths(text: str) -> list[int]:
+    """Return the lengths of '1Ki..64Mi' or '64Ki,1Mi'."""
+    if ".." in text:
+        first, last = text.split("..", 1)
+        return ladder(first, last)
+    return [parse_length(part) for part in text.split(",")]
+
+
+def standalone(args: argparse.Namespace) -> CampaignPlan:
+    """Return the plan of a model on the named GPUs, every length once per pass."""
+    if args.gpu is None:
+        raise LongctxError("--gpu: missing; name a GPU of resources/hardware/gpus.csv, such as H200")
+    geometry, hardware = read_geometry(args.model), load_hardware(args.gpu, args.count)
+    settings = Settings(
+        kv_dtype=args.kv_dtype, gpu_memory_utilization=args.gpu_memory_utilization, batched_tokens=args.batched_tokens,
+        max_new_tokens=args.max_new_tokens, headroom_tokens=args.headroom, passes=args.passes,
+        aiter_version=args.aiter_version,
+    )  # fmt: skip
+    if args.tensor:
+        parallelism = Parallelism(args.tensor, args.pipeline, args.decode_context)
+    else:
+        parallelism = next(splits(geometry, args.count))
+    lengths = parse_lengths(args.lengths)
+    rows = plan_campaign(
+        geometry, hardware, parallelism, [("prefill", n) for n in lengths], settings, measured=read_measured(args)
+    )
+    return CampaignPlan(geometry, hardware, parallelism, settings, tuple(lengths), tuple(rows))
+
+
+def read_measured(args: argparse.Namespace) -> dict[int, float]:
+    """Return the measured TTFT per length; a campaign that has no summary yet has none."""
+    if args.measured is None or not args.measured.exists():
+        return {}
+    return measured_ttft(tables.read_rows(args.measured, tables.SUMMARY))
+
+
+def text_of(plan: CampaignPlan, hold: int | None) -> str:
+    """Return everything that is printed."""
+    blocks = [
+        plantext.heading(plan.geometry, plan.hardware, plan.parallelism, plan.settings),
+        plantext.lengths_table(plan.rows),
+    ]
+    if isinstance(plan.hardware, Hardware):
+        blocks.append(plantext.hold_lines(hold_table(plan.geometry, plan.hardware, plan.settings)))
+        if hold:
+            rows = nodes_table(plan.geometry, plan.hardware, plan.settings, hold)
+            blocks.append(plantext.nodes_lines(hold, plan.hardware, rows))
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def main() -> None:
+    args = parse_arguments()
+    campaign = load(args.config_file) if args.config_file else None
+    plan = plan_of(campaign, read_measured(args)) if campaign else standalone(args)
+    text = text_of(plan, args.hold)
+    print(text, end="")
+    if args.text:
+        tables.write_atomic(args.text, text.encode())
+    if args.out:
+        tables.write_rows(args.out, tables.PLAN, plan.rows, {"model": plan.geometry.name})
+    if args.figure:
+        synthetic = campaign is not None and campaign.synthetic_weights
+        kvfigure.draw(
+            plan.geometry, plan.hardware, plan.parallelism, plan.settings, plan.lengths, args.figure.with_suffix(""),
+            synthetic_weights=synthetic,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")
