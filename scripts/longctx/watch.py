@@ -87,10 +87,11 @@ def watch(
     *,
     once: bool = False,
     interval_s: float = 1.0,
-    out: TextIO = sys.stdout,
+    out: TextIO | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Show `results`/status.json until every point is finished (or once); return the exit status."""
+    out = out or sys.stdout
     redraw = out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     shown: list[str] = []
     while True:

@@ -1,0 +1,236 @@
+"""The status file, its readers and the one-line display."""
+
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from longctx import cli, status, watch
+from longctx.status import StatusWriter, read_status, writer_gone
+from longctx.terminal import TerminalLine, format_seconds
+from longctx.watch import progress_line, render
+
+POINTS = [f"prefill/{length}/pass{p}" for length in ("1Ki", "64Ki") for p in (1, 2)]
+
+
+def writer(folder: Path, point: str = POINTS[0], **options: Any) -> StatusWriter:
+    return StatusWriter(folder / "status.json", campaign="default", point=point, expected=POINTS, **options)
+
+
+def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.main(["watch", str(folder), "--once"]) == 0
+    return capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_campaign_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with writer(tmp_path) as first:
+        first.update(phase="prefill", tokens_done=256, tokens_total=1024, rate_tok_s=128.0, elapsed_s=2.0, eta_s=6.0)
+        text = shown(tmp_path, capsys)
+        assert "0 of 4 points done, 1 running" in text
+        assert "1Ki >.  64Ki .." in text
+        assert " 25%  256 of 1,024 tokens, 128 tok/s, elapsed 2.0 s, ETA 6.0 s" in text
+        first.finish("done")
+    with writer(tmp_path, POINTS[1]) as second:
+        second.finish("failed", "server_died")
+    text = shown(tmp_path, capsys)
+    assert "1 of 4 points done, 1 failed" in text
+    assert f"{POINTS[1]}: failed, server_died" in text
+    assert not list(tmp_path.glob(".status.json.[0-9]*"))
+
+
+def test_a_block_left_by_an_error_is_interrupted(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), writer(tmp_path):
+        raise KeyboardInterrupt
+    content = read_status(tmp_path / "status.json")
+    assert content["points"][POINTS[0]] == {"state": "interrupted"}
+    assert content["current"] == {}
+
+
+KILLED = """
+import os, sys
+from longctx.status import StatusWriter
+with StatusWriter(sys.argv[1], campaign="default", point="prefill/1Ki/pass1", expected=["prefill/1Ki/pass1"]) as writer:
+    writer.update(phase="prefill", tokens_done=1, tokens_total=2)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_writer_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"PYTHONPATH": str(Path(status.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "status.json")], env=environment, check=False)
+    text = shown(tmp_path, capsys)
+    assert "1 interrupted" in text
+    assert "has ended: run the same command again to continue" in text
+    with writer(tmp_path, POINTS[1]):
+        content = read_status(tmp_path / "status.json")
+    assert list(content["current"]) == [POINTS[1]]
+    assert content["points"][POINTS[0]]["state"] == "interrupted"
+
+
+def test_a_process_number_that_was_given_away_again() -> None:
+    me = psutil.Process()
+    entry = {"host": platform.node(), "pid": me.pid, "pid_started": me.create_time()}
+    assert writer_gone(entry) is False
+    assert writer_gone({**entry, "pid_started": me.create_time() - 1000}) is True
+    assert writer_gone({**entry, "host": "another-node"}) is None
+    assert writer_gone({"host": platform.node()}) is True
+
+
+def test_a_silent_writer_on_another_node() -> None:
+    entry = {"host": "node7", "pid": 1, "phase": "prefill", "phase_started_at": 0.0, "updated_at": 1000.0}
+    content = {"campaign": "c", "points": {"a/1Ki/pass1": {"state": "running"}}, "current": {"a/1Ki/pass1": entry}}
+    assert not [line for line in render(content, 1010.0) if "may be gone" in line]
+    assert [line for line in render(content, 1400.0) if "no news for 6 min 40 s: it may be gone" in line]
+
+
+def test_two_writers_share_the_file(tmp_path: Path) -> None:
+    with writer(tmp_path, POINTS[0]) as first, writer(tmp_path, POINTS[1]) as second:
+        first.update(phase="prefill")
+        second.update(phase="server start", log_line="loading weights")
+        content = read_status(tmp_path / "status.json")
+    assert {point: entry["phase"] for point, entry in content["current"].items()} == {
+        POINTS[0]: "prefill", POINTS[1]: "server start",
+    }  # fmt: skip
+
+
+def test_a_new_phase_forgets_the_numbers_of_the_last(tmp_path: Path) -> None:
+    with writer(tmp_path) as one:
+        one.update(phase="prefill", tokens_done=7, log_line="x")
+        one.update(phase="decode")
+        entry = read_status(tmp_path / "status.json")["current"][POINTS[0]]
+    assert "tokens_done" not in entry
+    assert entry["log_line"] == "x"
+
+
+def test_frequent_news_are_not_all_written(tmp_path: Path) -> None:
+    now = [0.0]
+    with writer(tmp_path, clock=lambda: now[0]) as one:
+        for count in range(10):
+            now[0] += 0.2
+            one.update(tokens_done=count)
+        written = read_status(tmp_path / "status.json")["current"][POINTS[0]]["tokens_done"]
+    assert written == 8
+
+
+def test_a_disk_that_is_full_or_a_folder_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with writer(tmp_path / "file") as one:
+        one.update(phase="prefill")
+    assert read_status(tmp_path / "file" / "status.json") is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 99}'])
+def test_a_file_that_is_not_a_status(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "status.json").write_text(content)
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    assert "nothing to watch" in capsys.readouterr().out
+    with writer(tmp_path) as one:
+        one.finish("done")
+    assert read_status(tmp_path / "status.json") is not None
+
+
+def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", str(tmp_path / "absent"), "--once"]) == 1
+    assert "appears when a measurement starts" in capsys.readouterr().out
+
+
+def test_a_bad_state_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="none of waiting"), writer(tmp_path) as one:
+        one.finish("fine")
+
+
+@pytest.mark.parametrize(("term", "clears"), [("xterm", True), ("dumb", False), (None, False)])
+def test_watching_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, term: str | None, clears: bool
+) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    if term:
+        monkeypatch.setenv("TERM", term)
+    out = Terminal()
+    states = iter([None, ("running", 1), ("running", 1), ("running", 2), ("done", None)])
+
+    def sleep(_: float) -> None:
+        state = next(states)
+        if state is None:
+            return
+        name, done = state
+        now = 0.0
+        entry = {"phase": "prefill", "phase_started_at": now, "updated_at": now, "host": "elsewhere",
+                 "tokens_done": done, "tokens_total": 2}  # fmt: skip
+        current = {"p/1Ki/pass1": entry} if done else {}
+        content = {"format": 1, "campaign": "c", "updated_at": now, "points": {"p/1Ki/pass1": {"state": name}},
+                   "current": current}  # fmt: skip
+        (tmp_path / "status.json").write_text(json.dumps(content))
+
+    assert watch.watch(tmp_path, out=out, sleep=sleep) == 0
+    text = out.getvalue()
+    assert ("\x1b[" in text) is clears
+    assert text.isascii()
+    assert "1 of 1 points done" in text
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main(["--help"])
+    assert done.value.code == 0
+    assert "watch" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as wrong:
+        cli.main([])
+    assert wrong.value.code == 2
+
+
+def test_as_a_program_and_into_a_closed_pipe(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(Path(status.__file__).parents[1]), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-W", "error", "-m", "longctx.cli", "watch", str(tmp_path), "--once"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+# One line
+
+
+def test_a_terminal_line_is_rewritten_and_cleared() -> None:
+    out = Terminal()
+    line = TerminalLine(out)
+    line.show("a long text")
+    line.show("short")
+    line.finish("done")
+    assert out.getvalue() == "\ra long text\rshort      \r     \rdone\n"
+
+
+def test_without_a_terminal_a_line_now_and_then() -> None:
+    now, out = [0.0], io.StringIO()
+    line = TerminalLine(out, clock=lambda: now[0])
+    for second in range(150):
+        now[0] = second
+        line.show(f"at {second}")
+    line.finish()
+    assert out.getvalue().splitlines() == ["at 0", "at 60", "at 120"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (0.04, "0.0 s"), (9.94, "9.9 s"), (9.99, "10.0 s"), (59.6, "1 min 00 s"), (3599.7, "1 h 00 min"),
+     (200, "3 min 20 s"), (40320, "11 h 12 min"), (97200, "1 d 3 h")],
+)  # fmt: skip
+def test_durations(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("done", "hashes"), [(0, 0), (50, 15), (99, 29), (100, 30), (120, 30)])
+def test_the_bar(done: int, hashes: int) -> None:
+    line = progress_line(done, 100, None, None, None)
+    assert line.count("#") == hashes
+    assert line.index("]") == 31
+    assert "? tok/s" in line
