@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from longctx.tokens import Tokenizer
 STDLIB = "stdlib"
 PIECE_CHARS = 16_384
 MAX_FILE_BYTES = 4 << 20
+MAX_MEAN_LINE_CHARS = 400
 
 SUFFIXES = frozenset({
     ".py", ".pyx", ".pxd", ".pyi", ".md", ".rst", ".txt", ".c", ".cc", ".cpp", ".h", ".hpp", ".f", ".f90", ".rs", ".go",
@@ -65,11 +67,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The chosen files in stream order; `sha256` covers their names and texts."""
+    """The files in stream order; `sha256` covers their names and contents."""
 
     files: tuple[SourceFile, ...]
     sha256: str
-    chars: int
 
     @property
     def repositories(self) -> list[str]:
@@ -123,42 +124,50 @@ def signal_rank(path: PurePosixPath) -> int:
     return 3 if path.suffix in (".py", ".pyx") and depth <= 1 else 4
 
 
+def _read_bytes(path: Path) -> bytes | None:
+    try:
+        status = path.lstat()
+        return path.read_bytes() if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES else None
+    except OSError:
+        return None
+
+
 def read_text(path: Path) -> str | None:
     """Return a file's text with '\\n' line ends and no trailing space, or None where it is none worth reading.
 
     None: not UTF-8, binary, empty, over MAX_FILE_BYTES, generated, or minified.
     """
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
-            return None
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = (_read_bytes(path) or b"").decode("utf-8")
+    except UnicodeDecodeError:
         return None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").rstrip()
+    text = text.removeprefix("\ufeff").rstrip()
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text or "\0" in text or "\ufffd" in text:
         return None
-    lines = text.count("\n") + 1
-    minified = len(text) / lines > 400 or max(map(len, text.split("\n"))) > 20_000
+    minified = len(text) / (text.count("\n") + 1) > MAX_MEAN_LINE_CHARS
     generated = _GENERATED.search("\n".join(text[:2000].split("\n")[:5]))
     return None if minified or generated else text
 
 
 def scan(spec: CorpusSpec) -> Corpus:
-    """Choose and order the files of a corpus; PromptError where there are none."""
+    """Choose and order the files of a corpus by their names; PromptError where there are none.
+
+    What a file holds is judged by `read_text` when its turn comes.
+    """
     files: list[SourceFile] = []
-    digest, chars = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     for repository, root in _repositories(spec):
         for name in sorted(_candidates(root), key=lambda path: (signal_rank(path), len(path.parts), str(path))):
-            if (text := read_text(root / name)) is None:
-                continue
-            files.append(SourceFile(repository, str(name), root / name))
-            data = text.encode()
-            digest.update(f"{repository}\n{name}\n{len(data)}\n".encode())
-            digest.update(data)
-            chars += len(text)
-    if not files:
-        raise PromptError(f"corpus: no source files in {spec.path}; it takes files like .py, .md, .c, .toml")
-    return Corpus(tuple(files), digest.hexdigest(), chars)
+            data = _read_bytes(root / name)
+            if data is not None:
+                files.append(SourceFile(repository, str(name), root / name))
+                digest.update(f"{repository}\n{name}\n{len(data)}\n".encode())
+                digest.update(data)
+    if not any(read_text(file.path) for file in files):
+        raise PromptError(f"corpus: no source files with text in {spec.path}; it takes files like .py, .md, .c, .toml")
+    return Corpus(tuple(files), digest.hexdigest())
 
 
 def split_text(text: str) -> Iterator[str]:
@@ -196,7 +205,6 @@ def build_stream(
     with TokenFileWriter(out_path) as out:
         while out.tokens < n_tokens:
             cycle = sections[-1][0] + 1 if sections else 1
-            before = out.tokens
             for repository in corpus.repositories:
                 sections.append((cycle, repository, out.tokens))
                 for ids in tokenizer.encode_batches(repository_texts(corpus, repository, cycle)):
@@ -207,8 +215,6 @@ def build_stream(
                         break
                 if out.tokens == n_tokens:
                     break
-            if out.tokens == before:
-                raise PromptError(f"corpus: tokenizer {tokenizer.name} turns {source.path} into no tokens at all")
         out.metadata |= {
             "tokenizer": tokenizer.name,
             "tokenizer_fingerprint": tokenizer.fingerprint,

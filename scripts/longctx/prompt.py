@@ -58,14 +58,18 @@ class PromptSpec:
 def render(path: Path, values: dict[str, str]) -> str:
     """Fill one text's placeholders; PromptError names the file and the placeholder that it does not know."""
     try:
-        text = path.read_text()
-        fields = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+        parts = list(Formatter().parse(path.read_text()))
     except (OSError, ValueError) as error:
         raise PromptError(f"{path}: not a readable prompt text ({error}); write {{{{ for a brace") from error
-    for name in fields:
-        if name not in values:
-            raise PromptError(f"{path}: unknown placeholder {{{name}}}; there are {', '.join(sorted(values))}")
-    return Formatter().vformat(text, (), values).strip()
+    text = ""
+    for literal, name, form, conversion in parts:
+        text += literal
+        if name is not None:
+            if name not in values or form or conversion:
+                whole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+                raise PromptError(f"{path}: unknown placeholder {{{whole}}}; there are {', '.join(sorted(values))}")
+            text += values[name]
+    return text.strip()
 
 
 def _shape_texts(spec: PromptSpec, length: int, repositories: list[str]) -> tuple[str, str]:

@@ -53,8 +53,8 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
 class Tokenizer(ABC):
     """Text to ids and back, without special tokens, truncation or padding.
 
-    `special_ids` are all special and added ids; `vocab_size` is the greatest id plus one; `fingerprint` names the
-    vocabulary's content.
+    `special_ids` are the special ids and those that only an added token has; `vocab_size` is the greatest id plus
+    one; `fingerprint` names the vocabulary's content.
     """
 
     engine: str
@@ -184,8 +184,10 @@ class FastTokenizer(Tokenizer):
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        special = {*added, *loaded.all_special_ids}
-        size = max([*loaded.get_vocab().values(), *special]) + 1
+        ordinary = backend.get_vocab(with_added_tokens=False)
+        special = {i for i, token in added.items() if token.special or token.content not in ordinary}
+        special.update(loaded.all_special_ids)
+        size = max([*ordinary.values(), *special]) + 1
         super().__init__(name, size, special, hashlib.sha256(content.encode()).hexdigest()[:16])
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
