@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -147,12 +148,18 @@ def t_tail(t: float, freedom: float) -> float:
     cos(u) ** (v - 1), smooth and finite, done by Gauss-Legendre; beyond 1000 degrees the law no longer changes."""
     freedom = min(freedom, 1000.0)
     start = math.atan(t / math.sqrt(freedom))
-    nodes, weights = np.polynomial.legendre.leggauss(256)
+    nodes, weights = _gauss_legendre()
     half = (math.pi / 2 - start) / 2
     angles = start + half * (nodes + 1)
     integral = half * float((weights * np.cos(angles) ** (freedom - 1)).sum())
     log_norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
     return integral * math.exp(log_norm)
+
+
+@cache
+def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(256)
+    return nodes, weights
 
 
 def t_quantile(probability: float, freedom: float) -> float:
