@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from longctx import style
 from longctx.capacity import kv_bytes_per_rank
 from longctx.geometry import Geometry
 from longctx.hardware import Hardware, Parallelism
-from longctx.plan import GIB, Settings, length_name, memory_of
+from longctx.plan import Settings, length_name, memory_of
 
 CURVES = (("bfloat16", "BF16", style.VERMILLION), ("fp8", "FP8", style.BLUE))
 
@@ -42,14 +42,14 @@ def draw(
     with style.theme():
         figure, axes = style.new(f"KV cache of {geometry.name}", f"one sequence · {where}", height=5.0)
         for kv_dtype, label, color in CURVES:
-            kv_gib = [geometry.kv_bytes(n, kv_dtype) / GIB for n in ladder]
-            axes.plot(ladder, kv_gib, color=color, label=f"KV cache, {label}", zorder=3)
+            kv_bytes = [geometry.kv_bytes(n, kv_dtype) for n in ladder]
+            axes.plot(ladder, kv_bytes, color=color, label=f"KV cache, {label}", zorder=3)
         above = inf
         for label, size, color, dashes in sorted(lines, key=lambda line: -line[1]):
-            axes.axhline(size / GIB, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
+            axes.axhline(size, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
             _line_label(axes, geometry, ladder, label, size, under=above < 1.6 * size)
             above = size
-        _operating_point(axes, geometry, settings, max(lengths))
+        _operating_point(axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
         _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
         if synthetic_weights:
             style.mark_synthetic(axes)
@@ -64,9 +64,13 @@ def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) ->
     return [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
 
 
-def _size(size: float) -> str:
-    return f"{size / GIB:,.0f} GiB" if size >= 10 * GIB else f"{size / GIB:.1f} GiB" if size >= GIB else (
-        f"{size / 2**20:,.1f} MiB")  # fmt: skip
+def size_name(size: float) -> str:
+    """Return '252 GiB', '5.8 GiB' or '4 MiB'."""
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= 0.999 * unit:
+            value = size / unit
+            return f"{value:.0f} {name}" if value >= 100 or abs(value - round(value)) < 0.005 else f"{value:.1f} {name}"
+    return f"{size:.0f} B"
 
 
 def _lines(
@@ -96,38 +100,43 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     for kv_dtype, name, color in CURVES:
         tokens = crossing_tokens(geometry, size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
-            axes.plot([tokens], [size / GIB], "o", color=style.PAPER, markeredgecolor=color, markersize=6, zorder=4)
+            axes.plot([tokens], [size], "o", color=style.PAPER, markeredgecolor=color, markersize=6, zorder=4)
             crossings.append(f"{name} at {length_name(tokens)}")
             first = min(first, tokens)
     # Where the curves cross early, the room for text is to their right and under the line.
     early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
-    reached = f"{chr(10) if early else ' — '}reached by {', '.join(crossings)}" if crossings else ""
+    text = f"{label}, {size_name(size)}"
+    if crossings:
+        text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
     axes.annotate(
-        f"{label}, {_size(size)}{reached}", (x, size / GIB), (2, -4 if below else 3), textcoords="offset points", fontsize=8, color=style.INK,
+        text, (x, size), (2, -4 if below else 3), textcoords="offset points", fontsize=8, color=style.INK,
         va="top" if below else "bottom", ha="right" if early else "left", zorder=2.5,
         bbox={"boxstyle": "square,pad=0.1", "fc": style.PAPER, "ec": "none", "alpha": 0.8},
     )  # fmt: skip
 
 
-def _operating_point(axes: Axes, geometry: Geometry, settings: Settings, longest: int) -> None:
+def _operating_point(axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float) -> None:
     size = geometry.kv_bytes(longest, settings.kv_dtype)
-    axes.plot([longest], [size / GIB], "*", color=style.INK, markersize=13, zorder=5)
+    upwards = highest_line > 30 * size
+    down = -44 if geometry.kv_dtype_bytes(settings.kv_dtype) == 1 else -80
+    axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
     axes.annotate(
-        f"operating point: {length_name(longest)}\n{_size(size)} in {settings.kv_dtype}", (longest, size / GIB),
-        (34, -44 if geometry.kv_dtype_bytes(settings.kv_dtype) == 1 else -80), textcoords="offset points", ha="right", va="top", fontsize=8.5, fontweight="bold", zorder=5,
-        arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 1)},
+        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}", (longest, size),
+        (34, 56 if upwards else down), textcoords="offset points", ha="right", va="bottom" if upwards else "top",
+        fontsize=8.5, fontweight="bold", zorder=5,
+        arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
         bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
     )  # fmt: skip
 
 
 def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: Geometry) -> None:
     style.length_axis(axes, ladder, "Context length (tokens)")
-    axes.set_yscale("log")
-    low = min(geometry.kv_bytes(ladder[0], "fp8"), *sizes) / GIB
-    high = max(geometry.kv_bytes(ladder[-1], "bfloat16"), *sizes) / GIB
-    axes.set_ylim(low / 1.6, high * 2.2)
-    axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
+    axes.set_yscale("log", base=2)
+    low = min(geometry.kv_bytes(ladder[0], "fp8"), *sizes) / 1.6
+    high = max(geometry.kv_bytes(ladder[-1], "bfloat16"), *sizes) * 2.2
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([2.0**p for p in range(0, 80, 2 if high / low < 2**14 else 4)]))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylabel("Memory (GiB)")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
+    axes.set_ylabel("Memory")

@@ -371,5 +371,5 @@ def length_name(tokens: int | None) -> str:
         return exact
     for unit, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if tokens >= size:
-            return f"{tokens // (size // 10) / 10:.1f}{unit}"
+            return f"{tokens * 10 // size / 10:.1f}{unit}"
     return str(tokens)

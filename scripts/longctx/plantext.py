@@ -6,6 +6,7 @@ from typing import Any
 from longctx.capacity import block_tokens
 from longctx.geometry import Geometry
 from longctx.hardware import Hardware, Parallelism
+from longctx.kvfigure import size_name
 from longctx.plan import GIB, Settings, campaign_hours, length_name, memory_of
 from longctx.style import human_seconds
 
@@ -25,6 +26,11 @@ def gib(size: float | None) -> str:
     return "-" if size is None else f"{size / GIB:,.1f}" if size >= 0.1 * GIB else f"{size / GIB:.2g}"
 
 
+def parameters(count: int) -> str:
+    """Return '49.1 billion' or '1.3 million'."""
+    return f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"
+
+
 def rate(tok_s: float | None) -> str:
     return "-" if tok_s is None else f"{tok_s:,.0f}" if tok_s >= 100 else f"{tok_s:.1f}"
 
@@ -36,8 +42,8 @@ def heading(
     where = f"{hardware.count} x {hardware.name}" if hardware else "CPU"
     lines = [
         f"{geometry.name} on {where}, {parallelism.label}, KV cache {settings.kv_dtype}",
-        f"  parameters {geometry.parameters_total / 1e9:.2f}e9, active {geometry.parameters_active / 1e9:.2f}e9;"
-        f" weights {gib(geometry.weight_bytes)} GiB, active {gib(geometry.active_weight_bytes)} GiB",
+        f"  parameters {parameters(geometry.parameters_total)}, active {parameters(geometry.parameters_active)};"
+        f" weights {size_name(geometry.weight_bytes)}, active {size_name(geometry.active_weight_bytes)}",
         f"  KV cache {geometry.kv_bytes_per_token('bfloat16'):,} B/token in BF16,"
         f" {geometry.kv_bytes_per_token('fp8'):,} in FP8; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
         f" block {block_tokens(geometry, parallelism, settings.kv_dtype, cpu=hardware is None)} tokens",

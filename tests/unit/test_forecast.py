@@ -1,0 +1,114 @@
+"""TTFT fits, scaled curves, and what the back-test really gives."""
+
+import numpy as np
+import pytest
+from longctx.errors import DataError
+from longctx.forecast import back_test, fit_ttft, forecast, nearest_curve, read_ttft_csv, reference_curves
+from longctx.hardware import RESOURCES, load_hardware
+
+MI = 2**20
+PUBLISHED = read_ttft_csv(RESOURCES / "results" / "mi355x-published.csv", "ttft_s_mean")
+PROBE = read_ttft_csv(RESOURCES / "results" / "h200-probe.csv", "ttft_client_s")
+
+
+def test_an_exact_curve_is_recovered() -> None:
+    lengths = [1024, 4096, 16384, 65536, 262144]
+    times = [0.05 + 1e-5 * n + 2e-11 * n * n for n in lengths]
+    fit = fit_ttft(lengths, times)
+    assert (fit.c, fit.a, fit.b) == pytest.approx((0.05, 1e-5, 2e-11), rel=1e-6)
+    middle, low, high = fit.predict(MI)
+    assert middle == pytest.approx(0.05 + 1e-5 * MI + 2e-11 * MI * MI)
+    assert low < middle < high
+
+
+def test_no_coefficient_is_negative() -> None:
+    fit = fit_ttft([1024, 2048, 4096, 8192], [1.0, 1.1, 1.2, 1.3])
+    assert min(fit.a, fit.b, fit.c) >= 0
+    assert fit.predict(2**26)[0] > 0
+
+
+def test_two_lengths_are_enough_and_one_is_not() -> None:
+    fit = fit_ttft([1024, 65536], [0.1, 10.0])
+    assert fit.c == 0
+    assert fit.predict(65536)[0] == pytest.approx(10.0)
+    for lengths, times in (([1024], [0.1]), ([1024, 1024], [0.1, 0.2]), ([1, 2], [0.0, 1.0]), ([1, 2], [1.0])):
+        with pytest.raises(DataError):
+            fit_ttft(lengths, times)
+
+
+def test_the_interval_covers_noise_and_grows_beyond_the_data() -> None:
+    random = np.random.default_rng(1)
+    lengths = [2**i for i in range(10, 19)]
+    truth = {n: 0.1 + 1e-5 * n + 1e-10 * n * n for n in [*lengths, MI]}
+    covered = 0
+    for _ in range(200):
+        fit = fit_ttft(lengths, [truth[n] * random.normal(1, 0.03) for n in lengths])
+        _, low, high = fit.predict(MI)
+        covered += low <= truth[MI] <= high
+    assert covered >= 170  # 90 % nominal
+    near, far = fit.predict(MI), fit.predict(64 * MI)
+    assert (far[2] - far[1]) / far[0] > (near[2] - near[1]) / near[0]
+
+
+@pytest.mark.parametrize(
+    ("curve", "up_to", "length", "error"),
+    [
+        (PUBLISHED, 8 * MI, 32 * MI, 0.092),
+        (PUBLISHED, 8 * MI, 64 * MI, 0.100),
+        (PUBLISHED, 32 * MI, 64 * MI, 0.013),
+        (PUBLISHED, MI, 64 * MI, -0.146),
+        (PROBE, MI // 4, MI // 2, -0.041),
+        (PROBE, MI // 4, MI, -0.072),
+        (PROBE, MI // 2, MI, -0.024),
+        (PROBE, MI // 16, MI, 1.927),
+    ],
+)
+def test_back_test_gives_what_the_docs_say(curve: dict[int, float], up_to: int, length: int, error: float) -> None:
+    row = next(row for row in back_test(curve, up_to) if row["length"] == length)
+    assert row["error"] == pytest.approx(error, abs=0.002)
+    assert row["low_s"] < row["actual_s"] < row["high_s"]
+
+
+def test_a_shipped_curve_forecasts_itself() -> None:
+    for curve in reference_curves():
+        for length, seconds in zip(curve.lengths, curve.ttft_s, strict=True):
+            estimate = forecast(length, bound=curve.bound, curve=curve, same_setup=True)
+            assert estimate is not None
+            assert estimate.ttft_s == pytest.approx(seconds)
+            assert estimate.low_s < estimate.ttft_s < estimate.high_s
+
+
+def test_a_curve_scales_with_the_limit() -> None:
+    curve = reference_curves()[0]
+    estimate = forecast(MI, bound=lambda n: 2 * curve.bound(n), curve=curve)
+    assert estimate is not None
+    assert estimate.ttft_s == pytest.approx(2 * 18.44)
+    assert "scaled by hardware" in estimate.source
+    beyond = forecast(128 * MI, bound=curve.bound, curve=curve)
+    assert beyond is not None
+    assert beyond.ttft_s == pytest.approx(4 * 40171.67, rel=0.01)
+
+
+def test_the_nearest_curve_is_of_the_same_gpu_or_vendor() -> None:
+    curves = reference_curves()
+    names = {gpu: nearest_curve(load_hardware(gpu), curves) for gpu in ("H200", "B200", "MI355X", "MI300X")}
+    assert {gpu: curve and curve.hardware.name for gpu, curve in names.items()} == {
+        "H200": "H200", "B200": "H200", "MI355X": "MI355X", "MI300X": "MI355X",
+    }  # fmt: skip
+    assert nearest_curve(load_hardware("H200"), []) is None
+
+
+def test_measurements_win_over_curves_and_nothing_beats_the_limit() -> None:
+    curve = reference_curves()[0]
+    measured = {1024: 0.1, 4096: 0.3, 16384: 1.3}
+    exact = forecast(4096, measured=measured, bound=curve.bound, curve=curve)
+    assert exact is not None
+    assert (exact.ttft_s, exact.source) == (0.3, "measured")
+    fitted = forecast(MI, measured=measured, bound=curve.bound, curve=curve)
+    assert fitted is not None
+    assert fitted.source == "fit of 3 lengths"
+    floored = forecast(MI, measured=measured, bound=lambda n: 1e6)
+    assert floored is not None
+    assert floored.ttft_s == floored.low_s == 1e6
+    assert forecast(MI) is None
+    assert forecast(MI, measured={1024: 0.1}) is None
