@@ -24,12 +24,16 @@ METRICS = {"ttft_s": "TTFT", "decode_tok_s": "decode"}
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Mean, std and n of TTFT (s) and decode (tok/s) at one prompt length (tokens)."""
+    """Mean, std and n of TTFT (s) and decode (tok/s) at one prompt length (tokens).
+
+    rounding: the unit of the last printed digit of either mean, by metric; none where the mean is exact.
+    """
 
     mode: str
     length: int
     ttft_s: Description
     decode_tok_s: Description
+    rounding: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class Comparison:
     def having(self, verdict: str) -> list[Compared]:
         return [row for row in self.rows if row.verdict == verdict]
 
+    def slower_unproven(self) -> list[Compared]:
+        return [row for row in self.having("unproven") if slowdown(row) > 1]
+
 
 def curve_of(summary: Iterable[Mapping[str, Any]], name: str = "this run", source: str = "") -> Curve:
     """Return the curve of tables.SUMMARY rows."""
@@ -115,7 +122,7 @@ def read_curve(path: Path | str) -> Curve:
         raise DataError(f"{path}: columns missing for a comparison: {', '.join(missing)}")
     count = notes.get("gpu_count", "")
     return Curve(
-        notes.get("name", path.stem), tuple(_published(_numbers(row, path), notes.get("n"), path) for row in rows),
+        notes.get("name", path.stem), tuple(_published(row, notes.get("n"), path) for row in rows),
         notes.get("gpu"), int(count) if count.isdigit() else None, notes.get("weights") == "random", str(path),
     )  # fmt: skip
 
@@ -147,15 +154,20 @@ def _numbers(row: Mapping[str, str], path: Path) -> dict[str, Any]:
     return found
 
 
-def _published(row: Mapping[str, Any], n: str | None, path: Path) -> CurvePoint:
+def _published(text: Mapping[str, str], n: str | None, path: Path) -> CurvePoint:
+    row = _numbers(text, path)
     if not row["prompt_tokens"]:
         raise DataError(f"{path}: a row has no prompt_tokens")
     count = int(row.get("n") or n or 0)
-    counted = {"ttft_s_n": count, "decode_tok_s_n": count}
-    return CurvePoint(
-        row.get("mode") or "prefill", int(row["prompt_tokens"]), _described({**row, **counted}, "ttft_s"),
-        _described({**row, **counted}, "decode_tok_s"),
-    )  # fmt: skip
+    counted = {**row, "ttft_s_n": count, "decode_tok_s_n": count}
+    rounding = {metric: _last_digit(text[f"{metric}_mean"]) for metric in METRICS}
+    mode, length = row.get("mode") or "prefill", int(row["prompt_tokens"])
+    return CurvePoint(mode, length, _described(counted, "ttft_s"), _described(counted, "decode_tok_s"), rounding)
+
+
+def _last_digit(text: str) -> float:
+    """Return the unit of a printed number's last digit: '18.44' -> 0.01."""
+    return float(10.0 ** -len(text.strip().partition(".")[2]))
 
 
 def scaled(described: Description, factor: float) -> Description:
@@ -186,39 +198,38 @@ def compare(
         a, b = ours.of_mode(mode), theirs.of_mode(mode)
         for metric in METRICS:
             for length in sorted({*a, *b}):
-                pair = [
-                    _one(points.get(length), metric, curve.gpu_count if normalise else None, normalise)
-                    for points, curve in ((a, ours), (b, theirs))
-                ]
-                if pair[0].mean is not None or pair[1].mean is not None:
-                    rows.append(_judge(mode, length, metric, pair[0], pair[1], threshold, confidence))
+                mine = _one(a.get(length), metric, ours, normalise)
+                other = _one(b.get(length), metric, theirs, normalise)
+                if mine[0].mean is not None or other[0].mean is not None:
+                    found = stats.ratio(mine[0], other[0], confidence, (mine[1], other[1]))
+                    verdict = _verdict(metric, mine[0], found, threshold)
+                    rows.append(Compared(mode, length, metric, mine[0], other[0], found, verdict))
     return Comparison(ours, theirs, threshold, confidence, normalise, tuple(rows))
 
 
-def _one(point: CurvePoint | None, metric: str, gpu_count: int | None, normalise: bool) -> Description:
+def _one(point: CurvePoint | None, metric: str, curve: Curve, normalise: bool) -> tuple[Description, float]:
+    """Return a point's metric and the unit of its last printed digit, both per GPU if asked."""
     if point is None:
-        return Description()
+        return Description(), 0.0
     described: Description = getattr(point, metric)
-    return per_gpu(described, metric, gpu_count) if normalise else described
+    unit = point.rounding.get(metric, 0.0)
+    if not normalise:
+        return described, unit
+    factor = (curve.gpu_count or 1) if metric == "ttft_s" else 1 / (curve.gpu_count or 1)
+    return per_gpu(described, metric, curve.gpu_count), unit * factor
 
 
-def _judge(
-    mode: str, length: int, metric: str, ours: Description, theirs: Description, threshold: float, confidence: float
-) -> Compared:
-    found = stats.ratio(ours, theirs, confidence)
+def _verdict(metric: str, ours: Description, found: Ratio | None, threshold: float) -> str:
     if found is None:
-        verdict = "only_ours" if ours.mean is not None else "only_theirs"
-        return Compared(mode, length, metric, ours, theirs, None, verdict)
-    slowdown = found.value if metric == "ttft_s" else 1 / found.value
-    if 1 / (1 + threshold) <= slowdown <= 1 + threshold:
-        verdict = "same"
-    elif found.low is None or found.high is None:
-        verdict = "unproven"
-    elif found.low <= 1 <= found.high:
-        verdict = "same"
-    else:
-        verdict = "slower" if slowdown > 1 else "faster"
-    return Compared(mode, length, metric, ours, theirs, found, verdict)
+        return "only_ours" if ours.mean is not None else "only_theirs"
+    slower = found.value if metric == "ttft_s" else 1 / found.value
+    if 1 / (1 + threshold) <= slower <= 1 + threshold:
+        return "same"
+    if found.low is None or found.high is None:
+        return "unproven"
+    if found.low <= 1 <= found.high:
+        return "same"
+    return "slower" if slower > 1 else "faster"
 
 
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
@@ -228,14 +239,31 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
     tail = f"; {unproven} differ by more but have no spread to test (n = 1)" if unproven else ""
     if not slower:
         return f"No significant slowdown{tail}."
-    comparison, worst = max(slower, key=lambda pair: _slowdown(pair[1]))
+    comparison, worst = max(slower, key=lambda pair: slowdown(pair[1]))
     return (
         f"{len(slower)} significant slowdown{'s' if len(slower) > 1 else ''} beyond {comparison.threshold:.0%}; the"
-        f" worst is {_slowdown(worst) - 1:.1%} in {METRICS[worst.metric]} at {format_length(worst.length)}"
+        f" worst is {slowdown(worst) - 1:.1%} in {METRICS[worst.metric]} at {format_length(worst.length)}"
         f" ({worst.mode}) against {comparison.theirs.name}{tail}."
     )
 
 
-def _slowdown(row: Compared) -> float:
-    assert row.ratio is not None
+def slowdown(row: Compared) -> float:
+    """Return how many times slower ours is: TTFT ours / theirs, decode theirs / ours; 1 where one is missing."""
+    if row.ratio is None:
+        return 1.0
     return row.ratio.value if row.metric == "ttft_s" else 1 / row.ratio.value
+
+
+def rows_of(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """Return tables.COMPARISON rows."""
+    return [
+        {
+            "other": comparison.theirs.name, "source": comparison.theirs.source, "per_gpu": comparison.per_gpu,
+            "mode": row.mode, "length": row.length, "metric": row.metric, "ours_mean": row.ours.mean,
+            "ours_std": row.ours.std, "ours_n": row.ours.n, "theirs_mean": row.theirs.mean,
+            "theirs_std": row.theirs.std, "theirs_n": row.theirs.n, "ratio": row.ratio and row.ratio.value,
+            "ratio_low": row.ratio and row.ratio.low, "ratio_high": row.ratio and row.ratio.high,
+            "p": row.ratio and row.ratio.p, "verdict": row.verdict,
+        }
+        for comparison in comparisons for row in comparison.rows
+    ]  # fmt: skip

@@ -16,12 +16,14 @@ from longctx.views import (
     ReportInput,
     Row,
     Table,
+    count,
     length_cells,
     make,
     number,
     percent,
     spread,
     usd,
+    without_empty,
 )
 
 OVERHEAD = (
@@ -29,10 +31,11 @@ OVERHEAD = (
     " the prompt. overhead_s is their difference less the queue: shipping and parsing the token ids, scheduling, and"
     " the way back of the first token; it grows with the size of the request (about 1 µs a token was measured)."
 )
-BOUNDS = (
-    "Bounds come from the plan: the least TTFT is the prefill's FLOPs over the GPUs' peak, the most decode throughput"
-    " is memory bandwidth over the bytes that a step must read. MFU = bound / measured TTFT."
+PREFILL_BOUND = (
+    "The least TTFT is the prefill's FLOPs over the GPUs' peak; MFU = least / measured. The planned TTFT comes from"
+    " published or earlier measurements scaled to this hardware."
 )
+DECODE_BOUND = "The most decode throughput is memory bandwidth over the bytes of weights and KV that a step must read."
 
 
 def _point(row: Row | Compared) -> list[Cell]:
@@ -66,28 +69,32 @@ def two_clocks(given: ReportInput) -> Table:
     return make("Two clocks", columns, rows, OVERHEAD)
 
 
-def plan_and_limits(given: ReportInput) -> Table:
-    """Forecast and hardware bounds against what was measured."""
+def prefill_limits(given: ReportInput) -> Table:
+    """Forecast and hardware bound of TTFT against what was measured."""
     planned = {(row["mode"], row["length"]): row for row in given.plan}
     rows = []
-    for row in given.summary:
-        plan = planned.get((row["mode"], row["length"]), {})
-        estimate, bounded = plan.get("est_ttft_s"), row.get("ttft_over_bound")
-        if row["mode"] == "reuse" or not (estimate or row.get("ttft_bound_s") or row.get("decode_bound_tok_s")):
-            continue
-        error = row["ttft_s_mean"] / estimate - 1 if estimate and row["ttft_s_mean"] else None
-        shown = row["mode"] == "prefill"
-        rows.append([
-            *_point(row),
-            number(estimate) if shown else Cell(NONE), number(row["ttft_s_mean"], 4),
-            Cell(f"{error:+.1%}", error) if error is not None else Cell(NONE),
-            number(row.get("ttft_bound_s")), percent(1 / bounded if bounded else None),
-            number(row.get("decode_bound_tok_s")), number(row["decode_tok_s_mean"], 4),
-            percent(row.get("decode_over_bound")),
-        ])  # fmt: skip
-    columns = ("Prompt", "Mode", "Planned TTFT s", "TTFT s", "Off by", "Least TTFT s", "MFU", "Most tok/s",
-               "Decode tok/s", "Of bandwidth")  # fmt: skip
-    return make("Plan and limits", columns, rows, BOUNDS)
+    for row in given.of_mode("prefill"):
+        estimate = planned.get(("prefill", row["length"]), {}).get("est_ttft_s")
+        if estimate or row.get("ttft_bound_s"):
+            error = row["ttft_s_mean"] / estimate - 1 if estimate and row["ttft_s_mean"] else None
+            bounded = row.get("ttft_over_bound")
+            rows.append([
+                length_cells(row["length"])[0], number(estimate), number(row["ttft_s_mean"], 4),
+                Cell(f"{error:+.1%}", error) if error is not None else Cell(NONE), number(row.get("ttft_bound_s")),
+                percent(1 / bounded if bounded else None),
+            ])  # fmt: skip
+    columns = ("Prompt", "Planned TTFT s", "TTFT s", "Off by", "Least TTFT s", "MFU")
+    return make("Prefill: plan and limit", columns, rows, PREFILL_BOUND)
+
+
+def decode_limits(given: ReportInput) -> Table:
+    """The bandwidth bound of decode against what was measured."""
+    rows = [
+        [*_point(row), number(row["decode_bound_tok_s"]), number(row["decode_tok_s_mean"], 4),
+         percent(row["decode_over_bound"])]
+        for row in given.summary if row.get("decode_bound_tok_s") and row["mode"] != "reuse"
+    ]  # fmt: skip
+    return make("Decode: limit", ("Prompt", "Mode", "Most tok/s", "Decode tok/s", "Of the limit"), rows, DECODE_BOUND)
 
 
 def decode_check(given: ReportInput) -> Table:
@@ -122,7 +129,7 @@ def amortisation(given: ReportInput) -> Table:
             Cell(str(pays) if pays else "never", pays),
             Cell(style.human_seconds(max(cold_s - hot_s, 0)), cold_s - hot_s),
             percent(cost.answer_share(before["ttft_s_mean"], before["decode_tok_s_mean"]), 2),
-            number(row["cached_tokens_min"], 9),
+            count(row["cached_tokens_min"]),
         ])  # fmt: skip
     columns = ("Prompt", "Cold query", "Hot query", "10 queries", "100 queries", "Pays from query", "May idle",
                "1Ki answer / prefill", "Cached tokens ≥")  # fmt: skip
@@ -147,7 +154,7 @@ def costs(given: ReportInput) -> Table:
         f"At ${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU, one request at a time (max_num_seqs 1 is"
         " the published recipe): a server that batches is cheaper per token. Idle time is not in it."
     )
-    return make("Cost", columns, rows, note or "")
+    return without_empty(make("Cost", columns, rows, note or ""))
 
 
 def energy(given: ReportInput) -> Table:
@@ -207,7 +214,7 @@ def hosts(given: ReportInput) -> Table:
     """Means per node where one length ran on several: node to node kept apart from run to run."""
     rows = [
         [
-            *_point(row), Cell(row["host"]), Cell(str(row["n"]), row["n"]),
+            *_point(row), Cell(row["host"]), count(row["n"]),
             Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"]),
             Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"]),
         ]
@@ -226,7 +233,7 @@ def fits(given: ReportInput) -> Table:
         else:
             deviation = f" ± {fit['exponent_std']:.3f}" if fit["exponent_std"] is not None else ""
             formula = f"TTFT = {fit['coefficient']:.4g} s × L^{fit['exponent']:.3f}{deviation}"
-        rows.append([MODE_NAMES[fit["mode"]], span, Cell(str(fit["n"]), fit["n"]), formula, number(fit["r2"], 5)])
+        rows.append([MODE_NAMES[fit["mode"]], span, count(fit["n"]), formula, number(fit["r2"], 5)])
     return make("Fits", ("Mode", "Lengths", "Points", "Fit", "R²"), rows, "Least squares; the power law in log-log.")
 
 
@@ -264,8 +271,9 @@ def marks(given: ReportInput) -> Table:
             found.setdefault(reason, []).append(row)
     rows: list[list[Cell | str]] = []
     for reason, group in sorted(found.items()):
-        count = Cell(str(len(group)), len(group))
-        rows.append([reason, reasons.REASONS.get(reason, reason), count, ", ".join(_distinct_lengths(group))])
+        rows.append(
+            [reason, reasons.REASONS.get(reason, reason), count(len(group)), ", ".join(_distinct_lengths(group))]
+        )
     return make("Marked as not fully proven", ("Mark", "What it means", "Requests", "Lengths"), rows)
 
 
@@ -289,7 +297,7 @@ def outliers(given: ReportInput) -> Table:
 def resumed(given: ReportInput) -> Table:
     """Prefills that continued from a checkpoint: not cold, stitched from both attempts' progress."""
     rows = [
-        [Cell(point_name(row), row["length"]), number(row.get("resumed_from"), 9), number(row.get("resumed_ttft_s"), 4),
+        [Cell(point_name(row), row["length"]), count(row.get("resumed_from")), number(row.get("resumed_ttft_s"), 4),
          number(row.get("stitched_prefill_s"), 4), number(row.get("stitched_error_s"), 2)]
         for row in given.rows if row.get("resumed_from") or row.get("stitched_prefill_s") is not None
     ]  # fmt: skip
@@ -324,7 +332,7 @@ def contract(given: ReportInput) -> Table:
     words = {True: "yes", False: "no, differs", None: "not proven"}
     rows: list[list[Cell | str]] = [
         [entry["setting"], *(_said(entry[key]) for key in ("asked", "actual", "source")),
-         Cell(str(entry["servers"]), entry["servers"]), words[entry["ok"]]]
+         count(entry["servers"]), words[entry["ok"]]]
         for entry in contract_entries(given)
     ]  # fmt: skip
     columns = ("Setting", "Asked for", "In fact", "Seen in", "Servers", "Kept")

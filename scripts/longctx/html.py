@@ -30,6 +30,7 @@ FIGURE_COLOURS = {
 }  # fmt: skip
 # Longer texts of a row (counters of a whole server, say) are cut in the page; the Parquet has all of it.
 LONGEST_TEXT = 6000
+FIRST_FIELDS = ("detail", "log_lines", "server_counters")
 
 
 def to_html(given: ReportInput, folder: Path) -> str:
@@ -44,7 +45,7 @@ def to_html(given: ReportInput, folder: Path) -> str:
         failures=details.failures(given), marks=details.marks(given), outliers=details.outliers(given),
         resumed=details.resumed(given), corpus_note=details.corpus_note(given), system=report.system(given),
         raw=raw_rows(given), raw_data=raw_data(given, folder), summary_table=summary_rows(given),
-        recipe=report.recipe_text(given.recipe), none=NONE, anchor=anchor, script=Markup(script), digest=digest,
+        recipe=report.recipe_text(given.recipe), dash=NONE, anchor=anchor, script=Markup(script), digest=digest,
     )  # fmt: skip
     return page
 
@@ -135,9 +136,18 @@ def raw_data(given: ReportInput, folder: Path) -> Markup:
     shown = {field for _, field in RAW_COLUMNS}
     found = []
     for row in given.rows:
-        fields = {name: _cut(value) for name, value in row.items() if name not in shown and value not in (None, [])}
+        rest = [name for name in row if name not in shown and row[name] not in (None, [])]
+        rest.sort(key=lambda name: FIRST_FIELDS.index(name) if name in FIRST_FIELDS else len(FIRST_FIELDS))
+        fields = {name: _cut(_indented(row[name]) if name == "server_counters" else row[name]) for name in rest}
         found.append({"files": _files(given, row, logs, folder), "fields": fields})
-    return Markup(json.dumps(found, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+    return Markup(json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"))
+
+
+def _indented(text: str) -> str:
+    try:
+        return "\n".join(f"{name}: {json.dumps(value)}" for name, value in json.loads(text).items())
+    except (ValueError, AttributeError):
+        return text
 
 
 def _cut(value: Any) -> str:

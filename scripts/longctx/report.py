@@ -49,7 +49,8 @@ def to_markdown(given: ReportInput, folder: Path) -> str:
 def evidence(given: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
     return [
-        details.two_clocks(given), details.plan_and_limits(given), details.fits(given), details.decode_check(given),
+        details.two_clocks(given), details.prefill_limits(given), details.decode_limits(given),
+        details.decode_check(given), details.fits(given),
         details.amortisation(given), details.costs(given), details.energy(given),
         *(details.comparison(found) for found in given.comparisons), details.hosts(given),
     ]  # fmt: skip

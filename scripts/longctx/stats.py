@@ -12,6 +12,8 @@ from functools import cache
 import numpy as np
 
 OUTLIER_Z, OUTLIER_MIN_N = 3.5, 5
+# Degrees of freedom from which on Student's t is the normal distribution for every purpose here.
+MANY = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +124,25 @@ def fit_power(x: Sequence[float], y: Sequence[float | None]) -> PowerFit | None:
     return PowerFit(math.exp(line.intercept), line.slope, line.slope_std, line.r2, line.n)
 
 
-def ratio(a: Description, b: Description, confidence: float = 0.95) -> Ratio | None:
+def ratio(
+    a: Description, b: Description, confidence: float = 0.95, rounding: tuple[float, float] = (0.0, 0.0)
+) -> Ratio | None:
     """Return mean(a) / mean(b) of positive means with Welch's interval of the logarithm, or None without both means.
 
     The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite.
+    rounding: the last digit's unit of either mean where it was read from a printed table; adds (unit / mean)^2 / 12.
     """
     if not a.mean or not b.mean or a.mean <= 0 or b.mean <= 0:
         return None
     value = a.mean / b.mean
     if a.std is None or b.std is None or a.n < 2 or b.n < 2:
         return Ratio(value)
-    parts = [(d.std / d.mean) ** 2 / d.n for d in (a, b) if d.std is not None and d.mean]
-    variance = sum(parts)
+    parts = [(a.std / a.mean) ** 2 / a.n, (b.std / b.mean) ** 2 / b.n]
+    variance = sum(parts) + sum((unit / mean) ** 2 / 12 for unit, mean in zip(rounding, (a.mean, b.mean), strict=True))
     if not variance:
         return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
-    freedom = variance**2 / sum(part**2 / (n - 1) for part, n in zip(parts, (a.n, b.n), strict=True))
+    scatter = sum(part**2 / (n - 1) for part, n in zip(parts, (a.n, b.n), strict=True))
+    freedom = variance**2 / scatter if scatter else MANY
     error = math.sqrt(variance)
     half = t_quantile((1 + confidence) / 2, freedom) * error
     p = 2 * t_tail(abs(math.log(value)) / error, freedom)
@@ -145,8 +151,8 @@ def ratio(a: Description, b: Description, confidence: float = 0.95) -> Ratio | N
 
 def t_tail(t: float, freedom: float) -> float:
     """Return P(T > t) for t >= 0 of Student's t with `freedom` >= 1: with T = sqrt(v) tan(u) it is an integral of
-    cos(u) ** (v - 1), smooth and finite, done by Gauss-Legendre; beyond 1000 degrees the law no longer changes."""
-    freedom = min(freedom, 1000.0)
+    cos(u) ** (v - 1), smooth and finite, done by Gauss-Legendre."""
+    freedom = min(freedom, MANY)
     start = math.atan(t / math.sqrt(freedom))
     nodes, weights = _gauss_legendre()
     half = (math.pi / 2 - start) / 2

@@ -3,6 +3,7 @@
 A view is a pure function of ReportInput; cells are finished text. A missing value is an em dash, never 0.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,14 +73,21 @@ class Table:
     numeric: frozenset[int] = frozenset()
 
 
+def without_empty(table: Table) -> Table:
+    """Return `table` without the columns that have no value in any row."""
+    keep = [i for i in range(len(table.columns)) if any(row[i].text not in ("", NONE) for row in table.rows)]
+    rows = [[row[i] for i in keep] for row in table.rows]
+    return make(table.title, [table.columns[i] for i in keep], rows, table.note)
+
+
 def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]], note: str = "") -> Table:
-    """Build a table; a column is numeric when every cell that has something to sort by has a number."""
+    """Build a table; a column is numeric (right-aligned) when all its cells are numbers, lengths or missing."""
     finished = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
     names = tuple(columns)
     numeric = {
         i for i in range(len(names))
         if any(isinstance(row[i].sort, (int, float)) for row in finished)
-        and all(isinstance(row[i].sort, (int, float)) or row[i].text == NONE for row in finished)
+        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in finished)
     }  # fmt: skip
     return Table(title, names, finished, note, frozenset(numeric))
 
@@ -87,12 +95,16 @@ def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]
 # ---- numbers as text
 
 
-def number(value: float | None, digits: int = 3, unit: str = "") -> Cell:
-    """Return `value` with about `digits` significant digits, thousands grouped."""
+def number(value: float | None, digits: int = 3) -> Cell:
+    """Return `value` with `digits` significant digits, more before the decimal point if it has them, grouped."""
     if value is None:
         return Cell(NONE)
-    text = f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
-    return Cell(f"{text}{unit}", value)
+    text = f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")
+    return Cell("0" if value == 0 else text, value)
+
+
+def count(value: int | None) -> Cell:
+    return Cell(NONE) if value is None else Cell(f"{value:,}", value)
 
 
 def percent(share: float | None, digits: int = 1) -> Cell:
@@ -152,7 +164,7 @@ def mode_table(given: ReportInput, mode: str, title: str) -> Table:
     columns = ["Prompt", "Tokens", "TTFT s", "Decode tok/s", "n", "Notes"]
     rows = []
     for row in given.of_mode(mode):
-        cells = [*length_cells(row["length"]), ttft_cell(row), decode_cell(row), Cell(str(row["n"]), row["n"])]
+        cells = [*length_cells(row["length"]), ttft_cell(row), decode_cell(row), count(row["n"])]
         rows.append([*cells, Cell("; ".join(notes(row)))])
     keep = [i for i in range(6) if not (mode == "decode_only" and i == 2)]
     if mode == "reuse":

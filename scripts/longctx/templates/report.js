@@ -41,7 +41,9 @@ function filter(block) {
 
 document.querySelectorAll(".block.tools").forEach((block) => {
   const table = block.querySelector("table");
-  block.querySelectorAll("th button").forEach((button, index) => button.addEventListener("click", () => sortBy(table, index)));
+  block.querySelectorAll("th button").forEach((button) => {
+    button.addEventListener("click", () => sortBy(table, button.parentElement.cellIndex));
+  });
   block.querySelector("input").addEventListener("input", () => filter(block));
   filter(block);
 });
