@@ -55,9 +55,8 @@ def show(found: Sequence[Comparison]) -> None:
         for row in comparison.rows:
             if row.ratio is not None:
                 name = f"{row.mode} {compare.METRICS[row.metric]}"
-                print(
-                    f"  {name:<22} {format_length(row.length):>7}  {row.ratio.value:8.3f}  {interval(row)}  {row.verdict}"
-                )
+                ratio = f"{row.ratio.value:8.3f}  {interval(row):<16}  {row.verdict}"
+                print(f"  {name:<22} {format_length(row.length):>7}  {ratio}")
     print(compare.verdict_sentence(found))
 
 
