@@ -1,0 +1,72 @@
+"""What a measurement shows while it runs: one line on the terminal, and the status file for `longctx watch`."""
+
+import time
+from collections.abc import Callable
+
+from longctx.config import Campaign, Point
+from longctx.console import human_count
+from longctx.progress import Progress
+from longctx.status import StatusWriter
+from longctx.terminal import TerminalLine, format_seconds
+
+
+class Live:
+    """The current point's state. `say` writes lasting lines (and the log); the moving line is this object's."""
+
+    def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
+        self._campaign, self._log = campaign, say
+        self._line = TerminalLine()
+        self._expected = [point.name for point in campaign.points()]
+        self._writer: StatusWriter | None = None
+        self._phase, self._since = "", time.monotonic()
+
+    def say(self, text: str) -> None:
+        self._line.finish()
+        self._log(text)
+
+    def begin(self, point: Point, phase: str) -> None:
+        """Make `point` the current one."""
+        self._writer = StatusWriter(
+            self._campaign.results / "status.json",
+            campaign=self._campaign.name,
+            point=point.name,
+            expected=self._expected,
+        )
+        self.phase(f"{point.name}: {phase}")
+
+    def phase(self, text: str) -> None:
+        self._phase, self._since = text, time.monotonic()
+        if self._writer:
+            self._writer.update(phase=text)
+        self._line.show(text)
+
+    def log_line(self, line: str) -> None:
+        """Show the server's last log line while it starts."""
+        if self._writer:
+            self._writer.update(log_line=line)
+        self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
+
+    def sample(self, now: Progress) -> None:
+        if self._writer:
+            self._writer.update(
+                tokens_done=now.tokens_done,
+                tokens_total=now.tokens_total,
+                rate_tok_s=now.rate_tok_s,
+                elapsed_s=now.elapsed_s,
+                eta_s=now.eta_s,
+            )
+        if now.tokens_done is None:
+            self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
+            return
+        rate = f", {human_count(now.rate_tok_s)} tok/s" if now.rate_tok_s else ""
+        self._line.show(
+            f"{self._phase}: {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
+            f" {format_seconds(now.elapsed_s)}, {format_seconds(now.eta_s)} left"
+        )
+
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Close the current point as 'done', 'failed' or 'interrupted'."""
+        self._line.finish()
+        if self._writer:
+            self._writer.finish(state, reason)
+        self._writer = None
