@@ -91,4 +91,5 @@ def make(fast_folder: Path, out: Path, pattern: str = PATTERN, hide_encoding: bo
         "model_max_length": 1024,
     }
     (out / "tokenizer_config.json").write_text(json.dumps(config))
+    (out / "config.json").write_text('{"model_type": "llama"}')
     return out

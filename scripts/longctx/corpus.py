@@ -1,8 +1,10 @@
 """Source trees to one token stream: ordered by signal, cleaned, marked, tokenized once and cycled where too short."""
 
 import hashlib
+import itertools
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sysconfig
@@ -14,7 +16,7 @@ import orjson
 import yaml
 
 from longctx.errors import PromptError
-from longctx.tokenfile import TokenFileWriter
+from longctx.tokenfile import Ids, TokenFileWriter
 from longctx.tokens import Tokenizer
 
 STDLIB = "stdlib"
@@ -188,6 +190,14 @@ def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[st
             yield from split_text(f"[FILE {repository}/{file.name}{again}]\n{text}\n")
 
 
+def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, Ids]]:
+    """Yield (cycle, repository, ids) without end."""
+    for cycle in itertools.count(1):
+        for repository in corpus.repositories:
+            for ids in tokenizer.encode_batches(repository_texts(corpus, repository, cycle)):
+                yield cycle, repository, ids
+
+
 def build_stream(
     source: CorpusSpec,
     tokenizer: Tokenizer,
@@ -203,18 +213,14 @@ def build_stream(
     corpus = scan(source)
     sections: list[tuple[int, str, int]] = []
     with TokenFileWriter(out_path) as out:
-        while out.tokens < n_tokens:
-            cycle = sections[-1][0] + 1 if sections else 1
-            for repository in corpus.repositories:
+        for cycle, repository, ids in _encoded(corpus, tokenizer):
+            if not sections or sections[-1][:2] != (cycle, repository):
                 sections.append((cycle, repository, out.tokens))
-                for ids in tokenizer.encode_batches(repository_texts(corpus, repository, cycle)):
-                    out.write(ids[: n_tokens - out.tokens])
-                    if progress:
-                        progress(out.tokens)
-                    if out.tokens == n_tokens:
-                        break
-                if out.tokens == n_tokens:
-                    break
+            out.write(ids[: n_tokens - out.tokens])
+            if progress:
+                progress(out.tokens)
+            if out.tokens == n_tokens:
+                break
         out.metadata |= {
             "tokenizer": tokenizer.name,
             "tokenizer_fingerprint": tokenizer.fingerprint,
@@ -250,7 +256,7 @@ def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], No
         part = target.with_name(f".{entry['name']}.part")
         command = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--depth", "1", "--branch", entry["ref"],
                    "--", entry["url"], str(part)]  # fmt: skip
-        subprocess.run(["rm", "-rf", "--", str(part)], check=True)
+        shutil.rmtree(part, ignore_errors=True)
         Path(folder).mkdir(parents=True, exist_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

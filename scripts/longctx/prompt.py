@@ -148,9 +148,7 @@ def build(
     stream = tokenfile.read_metadata(stream_path)
     if stream.get("tokenizer_fingerprint") != tokenizer.fingerprint:
         raise PromptError(f"{stream_path}: made with another tokenizer than {tokenizer.name}; build it again")
-    sections: list[tuple[int, str, int]] = orjson.loads(stream["sections"])
-    repositories = list(dict.fromkeys(name for _, name, start in sections if start < length))
-    system, task = _shape_texts(spec, length, repositories)
+    system, task = _shape_texts(spec, length, tokenfile.begun_repositories(stream, length))
     firsts, rest = _header(tokenizer, system)
     header = np.concatenate([np.array(firsts[:1], np.uint32), rest])
     tail = tokenizer.encode(f"\n\n{task}\n") if task else np.empty(0, np.uint32)
@@ -161,13 +159,12 @@ def build(
         raise PromptError(f"{stream_path}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
     with TokenFileWriter(out_path) as out:
         filler = _write(out, tokenizer, header, stream_path, body, tail, progress)
-        out.metadata |= {key: stream[key] for key in _COPIED} | {
-            "length": str(length), "shape": Path(spec.shape).name, "stream_sha256": stream["sha256"],
-            "header_tokens": str(len(header)), "tail_tokens": str(len(tail)), "filler_tokens": str(filler),
-            "cycles": str(tokenfile.n_cycles(stream, body)),
-            "first_ids": orjson.dumps(firsts).decode(),
-            "question_ids": orjson.dumps([tokenizer.encode(f" {text}\n").tolist() for text in _QUESTIONS]).decode(),
-        }  # fmt: skip
+        numbers = {"length": length, "header_tokens": len(header), "tail_tokens": len(tail), "filler_tokens": filler,
+                   "cycles": tokenfile.n_cycles(stream, body)}  # fmt: skip
+        out.metadata |= {key: stream[key] for key in _COPIED} | {key: str(n) for key, n in numbers.items()}
+        out.metadata |= {"shape": Path(spec.shape).name, "stream_sha256": stream["sha256"]}
+        out.metadata["first_ids"] = orjson.dumps(firsts).decode()
+        out.metadata["question_ids"] = orjson.dumps(_question_ids(tokenizer)).decode()
     return out.metadata | {"tokens": str(out.tokens), "sha256": out.sha256}
 
 
@@ -244,6 +241,10 @@ def read_sha(path: Path | str, variant: int = 0) -> str:
     return digest.hexdigest()
 
 
+def _question_ids(tokenizer: "Tokenizer") -> list[list[int]]:
+    return [tokenizer.encode(f" {text}\n").tolist() for text in _QUESTIONS]
+
+
 def _suffix(firsts: list[int], questions: list[list[int]], index: int, n_tokens: int) -> Ids:
     """Ids of the index-th question: its number in base len(firsts), lowest digit first, then question texts."""
     lead: list[int] = []
@@ -268,4 +269,4 @@ def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
 def suffix_ids(tokenizer: "Tokenizer", index: int, n_tokens: int) -> Ids:
     """Return the same as `read_suffix_ids`, from a tokenizer (with the first ids of an empty header)."""
     firsts, _ = _header(tokenizer, "")
-    return _suffix(firsts, [tokenizer.encode(f" {text}\n").tolist() for text in _QUESTIONS], index, n_tokens)
+    return _suffix(firsts, _question_ids(tokenizer), index, n_tokens)

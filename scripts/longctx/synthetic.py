@@ -16,7 +16,7 @@ MAX_TRAINED_VOCAB = 32_768
 TINY_LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
     "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 1 << 30,
+    "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 1 << 20,
     "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
     "tie_word_embeddings": False, "initializer_range": 0.02,
 }  # fmt: skip
@@ -98,7 +98,7 @@ def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_
         "generation_config.json": special,
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": EOS,
-            "model_max_length": int(config.get("max_position_embeddings") or 1 << 30),
+            "model_max_length": int(config.get("max_position_embeddings") or 1 << 20),
             "clean_up_tokenization_spaces": False,
         },
     }  # fmt: skip

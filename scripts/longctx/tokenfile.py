@@ -100,10 +100,20 @@ def read_metadata(path: Path | str) -> Mapping[str, str]:
     return {key.decode(): value.decode() for key, value in pairs.items() if key != b"ARROW:schema"}
 
 
-def n_cycles(metadata: Mapping[str, str], n_tokens: int) -> int:
-    """Return how many times the first `n_tokens` of a stream begin the corpus: 1 where nothing repeats."""
-    sections: list[tuple[int, str, int]] = orjson.loads(metadata["sections"])
-    return max(cycle for cycle, _, start in sections if start < max(n_tokens, 1))
+def _sections(stream: Mapping[str, str], n_tokens: int) -> list[tuple[int, str, int]]:
+    """Return the (cycle, repository, first token) that a stream's first `n_tokens` begin."""
+    sections: list[tuple[int, str, int]] = orjson.loads(stream["sections"])
+    return [section for section in sections if section[2] < max(n_tokens, 1)]
+
+
+def n_cycles(stream: Mapping[str, str], n_tokens: int) -> int:
+    """Return how many times a stream's first `n_tokens` begin the corpus: 1 where nothing repeats."""
+    return max(cycle for cycle, _, _ in _sections(stream, n_tokens))
+
+
+def begun_repositories(stream: Mapping[str, str], n_tokens: int) -> list[str]:
+    """Return the repositories that a stream's first `n_tokens` begin, in order."""
+    return list(dict.fromkeys(name for _, name, _ in _sections(stream, n_tokens)))
 
 
 def count_ids(path: Path | str) -> int:

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -284,7 +284,7 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     """Load a tokenizer; PromptError in one sentence where it is not to be had or not pinned."""
     folder = Path(spec.source).is_dir()
     _check_pinned(spec, folder)
-    loaded = _quietly(lambda: _from_pretrained(spec))
+    loaded = _from_pretrained(spec)
     name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
     if loaded.is_fast:
         return FastTokenizer(name, loaded)
@@ -307,6 +307,8 @@ def _check_pinned(spec: TokenizerSpec, folder: bool) -> None:
 
 
 def _from_pretrained(spec: TokenizerSpec) -> Any:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # no advice about torch or model_max_length
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers import AutoTokenizer
 
     try:
@@ -319,13 +321,6 @@ def _from_pretrained(spec: TokenizerSpec) -> Any:
             mend = "it needs its own code: set trust_remote_code: true, with a revision you have read"
             raise PromptError(f"tokenizer {spec.source}: {mend}") from error
         raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
-
-
-def _quietly(load: Callable[[], Any]) -> Any:
-    """Run `load` with transformers' advice (no torch here, sequence too long) kept off the terminal."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    return load()
 
 
 def _tiktoken_encoding(loaded: Any) -> Any | None:

@@ -1,4 +1,8 @@
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +144,28 @@ def test_unpinned_tokenizers_are_refused(spec, message):
 def test_remote_code_runs_only_where_asked():
     with pytest.raises(PromptError, match="trust_remote_code: true"):
         load_tokenizer(TokenizerSpec(str(tinytokenizers.tiktoken_folder())))
+
+
+@pytest.mark.parametrize(("kind", "extra"), [("fast", ""), ("tiktoken", ", trust_remote_code=True")])
+def test_a_pinned_hub_id_works_offline(tmp_path, kind, extra):
+    """From the hub's cache as huggingface_hub lays it out, in a process that may not ask the network."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = tmp_path / "hub" / "models--org--tiny" / "snapshots" / commit
+    shutil.copytree(getattr(tinytokenizers, f"{kind}_folder")(), snapshot)
+    code = (
+        "from longctx.tokens import *;"
+        f"t = load_tokenizer(TokenizerSpec('org/tiny', '{commit}'{extra}));"
+        "print(t.name, t.engine, t.decode(t.encode('a <|im_end|> b')))"
+    )
+    env = {"PYTHONPATH": str(Path(tokens.__file__).parents[1]), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+    def run(code):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+
+    engine = {"fast": "tokenizers", "tiktoken": "tiktoken"}[kind]
+    done = run(code)
+    assert done.stdout == f"org/tiny@{commit} {engine} a <|im_end|> b\n", done.stderr
+    assert "PromptError: tokenizer org/none cannot be loaded" in run(code.replace("org/tiny", "org/none")).stderr
 
 
 def test_a_broken_folder_gives_one_sentence(tmp_path):
