@@ -87,7 +87,7 @@ def outlier_rows(rows: Sequence[Row]) -> list[Row]:
 def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price: Price | None) -> dict[str, Any]:
     counted = observations(rows)
     sound = [row for row in counted if row["status"] == "ok"]
-    summary: dict[str, Any] = {
+    summary: dict[str, Any] = dict.fromkeys(tables.SUMMARY.names) | {
         "mode": key[0],
         "length": key[1],
         "n": sum(row["status"] == "ok" for row in counted),

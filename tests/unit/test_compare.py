@@ -1,0 +1,174 @@
+"""Comparison: curves from every source, ratios with their uncertainty, verdicts, and the gate's exit code."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import makerows
+import pytest
+from longctx import compare, summary, tables
+from longctx.compare import Curve, CurvePoint
+from longctx.errors import DataError
+from longctx.stats import Description
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
+
+
+def curve(ttft: float, std: float | None = 0.01, n: int = 3, decode: float = 100.0, **options: Any) -> Curve:
+    decoded = Description(n, decode, None if std is None else decode * 0.01)
+    point = CurvePoint("prefill", 4096, Description(n, ttft, std and ttft * std), decoded)
+    return Curve(options.pop("name", "run"), (point,), **options)
+
+
+def verdicts(ours: Curve, theirs: Curve, **options: Any) -> dict[str, str]:
+    return {row.metric: row.verdict for row in compare.compare(ours, theirs, **options).rows}
+
+
+def test_published_table_is_read_with_its_notes() -> None:
+    found = compare.read_curve(PUBLISHED)
+    assert (found.gpu_count, len(found.points), found.synthetic_weights) == (8, 6, False)
+    last = found.of_mode("prefill")[1 << 26]
+    assert last.ttft_s == Description(3, 40171.67, 115.49)
+    assert last.decode_tok_s == Description(3, 16.6, 0.0)
+    assert last.rounding == {"ttft_s": pytest.approx(0.01), "decode_tok_s": pytest.approx(0.1)}
+
+
+def test_probe_with_modes_and_other_column_names_is_read() -> None:
+    found = compare.read_curve(ROOT / "resources" / "results" / "h200-probe.csv")
+    assert found.synthetic_weights
+    assert found.of_mode("decode_only")[1 << 23].decode_tok_s.mean == 68.7
+    assert found.of_mode("decode_only")[1 << 23].ttft_s.mean is None
+    assert found.of_mode("prefill")[1024].decode_tok_s.mean is None
+
+
+def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
+    rows = summary.summarise(makerows.campaign(), makerows.expected())
+    folder = tmp_path / "june"
+    tables.write_rows(folder / "summary.parquet", tables.SUMMARY, rows)
+    summary.write_csv(folder / "summary.csv", rows)
+    one, other = compare.read_curve(folder / "summary.parquet"), compare.read_curve(folder / "summary.csv")
+    assert one.points == other.points
+    assert (one.name, one.gpu_count, one.synthetic_weights) == ("june", 1, True)
+    assert (other.name, other.gpu_count, other.synthetic_weights) == ("june", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a,b\n1,2\n", "columns missing for a comparison: prompt_tokens"),
+     ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,fast,3\n", "ttft_s_mean is 'fast', not a number"),
+     ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n,1,3\n", "a row has no prompt_tokens"),
+     ("", "columns missing")],
+)  # fmt: skip
+def test_a_bad_table_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said):
+        compare.read_curve(path)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        compare.read_curve(tmp_path / "summary.parquet")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [(1.10, 1.00, "slower"), (0.90, 1.00, "faster"), (1.02, 1.00, "same"), (1.00, 1.00, "same")],
+)
+def test_verdict_of_ttft(ours: float, theirs: float, verdict: str) -> None:
+    assert verdicts(curve(ours), curve(theirs))["ttft_s"] == verdict
+
+
+def test_verdict_of_decode_is_the_other_way_round() -> None:
+    assert verdicts(curve(1.0, decode=90.0), curve(1.0))["decode_tok_s"] == "slower"
+    assert verdicts(curve(1.0, decode=110.0), curve(1.0))["decode_tok_s"] == "faster"
+
+
+def test_noise_is_no_slowdown() -> None:
+    assert verdicts(curve(1.10, std=0.2), curve(1.00, std=0.2))["ttft_s"] == "same"
+
+
+def test_one_run_proves_nothing() -> None:
+    found = compare.compare(curve(1.5, std=None, n=1), curve(1.0))
+    assert [row.verdict for row in found.rows] == ["unproven", "same"]
+    assert [row.metric for row in found.slower_unproven()] == ["ttft_s"]
+    assert compare.verdict_sentence([found]).startswith("No significant slowdown; 1 differ")
+
+
+def test_threshold_is_the_callers() -> None:
+    assert verdicts(curve(1.10), curve(1.00), threshold=0.2)["ttft_s"] == "same"
+
+
+def test_lengths_that_only_one_side_has() -> None:
+    rows = summary.summarise(makerows.campaign(faults=False), {})
+    found = compare.compare(compare.curve_of(rows), compare.read_curve(PUBLISHED))
+    said = {(row.mode, row.length, row.metric): row.verdict for row in found.rows}
+    assert said["prefill", 2048, "ttft_s"] == "only_ours"
+    assert said["prefill", 1 << 26, "ttft_s"] == "only_theirs"
+    assert said["decode_only", 1 << 23, "decode_tok_s"] == "only_ours"
+    assert ("decode_only", 1 << 23, "ttft_s") not in said
+
+
+def test_filled_caches_are_never_compared_with_prefills() -> None:
+    filled = Curve("a", (CurvePoint("decode_only", 4096, Description(), Description(3, 10.0, 0.1)),))
+    assert {row.verdict for row in compare.compare(filled, curve(1.0)).rows} == {"only_ours", "only_theirs"}
+
+
+def test_per_gpu_scales_both_sides() -> None:
+    ours, theirs = curve(2.0, gpu_count=1), curve(1.0, gpu_count=8)
+    found = {row.metric: row.ratio for row in compare.compare(ours, theirs, normalise=True).rows}
+    assert found["ttft_s"] is not None
+    assert found["ttft_s"].value == pytest.approx(2 / 8)
+    assert found["decode_tok_s"] is not None
+    assert found["decode_tok_s"].value == pytest.approx(8.0)
+    assert compare.compare(ours, curve(1.0), normalise=True).rows[0].verdict == "only_ours"
+
+
+def test_sentence_names_the_worst() -> None:
+    found = compare.compare(curve(1.5), curve(1.0, name="June"))
+    assert compare.verdict_sentence([found]) == (
+        "1 significant slowdown beyond 3%; the worst is 50.0% in TTFT at 4Ki (prefill) against June."
+    )
+
+
+def run_compare(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+def write_summary(folder: Path, factor: float, passes: int = 3) -> Path:
+    rows = makerows.campaign(faults=False, top="256Ki", passes=passes)
+    for row in rows:
+        if row["ttft_s"]:
+            row["ttft_s"] *= factor
+    path = folder / "summary.parquet"
+    tables.write_rows(path, tables.SUMMARY, summary.summarise(rows, {}))
+    return path
+
+
+def test_the_gate_opens_and_shuts(tmp_path: Path) -> None:
+    base, slow = write_summary(tmp_path / "base", 1.0), write_summary(tmp_path / "slow", 1.2)
+    same = run_compare("--ours", base, "--against", base)
+    assert (same.returncode, same.stderr) == (0, "")
+    assert "No significant slowdown." in same.stdout
+    worse = run_compare("--ours", slow, "--against", base, "--out", tmp_path / "compare.parquet")
+    assert worse.returncode == 3
+    assert "slower" in worse.stdout
+    back = tables.read_rows(tmp_path / "compare.parquet", tables.COMPARISON)
+    assert {row["verdict"] for row in back if row["metric"] == "ttft_s"} == {"slower"}
+    assert run_compare("--ours", slow, "--against", base, "--threshold", 0.5).returncode == 0
+
+
+def test_the_strict_gate_wants_proof(tmp_path: Path) -> None:
+    base, slow = write_summary(tmp_path / "base", 1.0, passes=1), write_summary(tmp_path / "slow", 1.2, passes=1)
+    assert run_compare("--ours", slow, "--against", base).returncode == 0
+    assert run_compare("--ours", slow, "--against", base, "--strict").returncode == 3
+
+
+def test_nothing_to_compare_with_is_one_sentence(tmp_path: Path) -> None:
+    found = run_compare("--ours", tmp_path / "summary.parquet")
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: config key compare: nothing to compare with")
+    assert "Traceback" not in found.stderr

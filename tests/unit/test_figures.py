@@ -1,0 +1,164 @@
+"""Figures: what is on the axes, read back from matplotlib, for whole, partial, failed and empty campaigns."""
+
+from pathlib import Path
+from typing import Any
+
+import makerows
+import matplotlib as mpl
+import pytest
+from longctx import compare, figures, style, summary
+from longctx.cost import Price
+from longctx.figures import FigureInput
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
+
+
+def given(rows: list[dict[str, Any]] | None = None, **options: Any) -> FigureInput:
+    if rows is None:
+        rows = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
+    return FigureInput(rows, summary.fits(rows), **options)
+
+
+def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    """Return x and y of everything with a name in the legend."""
+    found = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+        found[label] = (list(line.get_xdata()), list(line.get_ydata()))
+    return found
+
+
+def drawn(figure: Any) -> dict[str, tuple[list[float], list[float]]]:
+    return series(figure.axes[0])
+
+
+def test_ttft_shows_the_means_of_cold_and_hot_prompts_apart() -> None:
+    source = given()
+    found = drawn(figures.metric_figure(source, "ttft_s"))
+    cold = [row for row in source.of_mode("prefill") if row["ttft_s_mean"]]
+    assert found["cold prompt"] == ([row["length"] for row in cold], [row["ttft_s_mean"] for row in cold])
+    assert found["behind a resident prefix"][0] == [1 << 18, 1 << 19, 1 << 20]
+    assert "KV cache filled, no prefill" not in found
+    assert found["not measured"][0] == [1 << 21]
+
+
+def test_decode_marks_filled_caches_as_such() -> None:
+    found = drawn(figures.metric_figure(given(), "decode_tok_s"))
+    assert found["KV cache filled, no prefill"][0][-1] == 1 << 23
+    assert found["cold prompt"][0][-1] == 1 << 20
+    assert found["failed or doubtful"][0] == [1 << 24]
+
+
+def test_error_bars_are_the_standard_deviations() -> None:
+    rows = summary.summarise([makerows.row(pass_index=i, ttft_s=10.0 + i) for i in (1, 2, 3)], {})
+    axes = figures.metric_figure(given(rows), "ttft_s").axes[0]
+    bar = next(one for one in axes.containers if isinstance(one, ErrorbarContainer))
+    low, high = bar[2][0].get_segments()[0][:, 1]
+    assert (low, high) == (pytest.approx(11.0), pytest.approx(13.0))
+
+
+def test_a_deviation_beyond_the_mean_still_draws() -> None:
+    rows = summary.summarise([makerows.row(pass_index=i, ttft_s=10.0**i) for i in (-3, 0, 3)], {})
+    axes = figures.metric_figure(given(rows), "ttft_s").axes[0]
+    bar = next(one for one in axes.containers if isinstance(one, ErrorbarContainer))
+    assert bar[2][0].get_segments()[0][0, 1] > 0
+
+
+def test_axes_read_as_people_write() -> None:
+    figure = figures.metric_figure(given(others=[compare.read_curve(PUBLISHED)]), "ttft_s")
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    x = [label.get_text() for label in axes.get_xticklabels()]
+    y = [label.get_text() for label in axes.get_yticklabels()]
+    assert {"1Ki", "64Ki", "1Mi", "64Mi"} <= set(x)
+    assert {"0.1 s", "1 s", "1 min", "1 h", "10 h"} <= set(y)
+
+
+def test_overlay_normalised_per_gpu() -> None:
+    source = given(others=[compare.read_curve(PUBLISHED)])
+    decode = drawn(figures.metric_figure(source, "decode_tok_s", normalise=True))
+    assert decode["8 × MI355X (published)"][1][-1] == pytest.approx(16.6 / 8)
+    ttft = drawn(figures.metric_figure(source, "ttft_s", normalise=True))
+    assert ttft["8 × MI355X (published)"][1][-1] == pytest.approx(40171.67 * 8)
+    plain = drawn(figures.metric_figure(source, "decode_tok_s"))
+    assert plain["8 × MI355X (published)"][1][-1] == 16.6
+
+
+def test_limits_are_shares() -> None:
+    found = drawn(figures.limits_figure(given()))
+    assert found["decode: measured / bandwidth bound"][1] == pytest.approx([0.5] * 11, rel=0.03)
+    assert all(0 < share < 1 for share in found["prefill: bound / measured TTFT (MFU)"][1])
+    assert figures.limits_figure(given(summary.summarise([makerows.row()], {}))) is None
+
+
+def test_amortisation_falls_from_cold_to_hot() -> None:
+    source = given(price=Price(3.6, 1))
+    figure = figures.amortisation_figure(source)
+    assert figure is not None
+    counts, times = next(points for label, points in drawn(figure).items() if label.startswith("1Mi"))
+    _, cold_s, hot_s = list(figures.amortisations(source))[-1]
+    assert times[0] == pytest.approx(cold_s)
+    assert times[-1] == pytest.approx((cold_s + (counts[-1] - 1) * hot_s) / counts[-1])
+    assert "3.6 per GPU-hour" in figure.axes[0].child_axes[0].get_ylabel()
+    assert figures.amortisation_figure(given(summary.summarise([makerows.row()], {}))) is None
+
+
+def label_texts(figure: Any) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_synthetic_numbers_say_so_and_real_ones_do_not() -> None:
+    assert style.RANDOM_WEIGHTS in label_texts(figures.metric_figure(given(), "ttft_s"))
+    real = summary.summarise([makerows.row(synthetic_weights=False)], {})
+    assert style.RANDOM_WEIGHTS not in label_texts(figures.metric_figure(given(real), "ttft_s"))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        summary.summarise([], {("prefill", 4096): 3}),
+        summary.summarise([makerows.bad_row("error_event")], {}),
+        summary.summarise([makerows.row(decode_tok_s=None)], {}),
+        summary.summarise([makerows.row("decode_only")], {}),
+        summary.summarise([makerows.row(length=1)], {}),
+        summary.summarise([makerows.row(length=1000), makerows.row(length=1017)], {}),
+    ],
+    ids=["empty", "missing", "failed", "one-token", "decode-only", "length-1", "odd-lengths"],
+)
+def test_every_state_of_a_campaign_draws(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    paths = figures.draw_all(given(rows), tmp_path)
+    assert {"ttft", "decode"} <= set(paths)
+    for pair in paths.values():
+        assert [path.suffix for path in pair] == [".png", ".svg"]
+        assert all(path.stat().st_size > 1000 for path in pair)
+
+
+def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
+    source = given(others=[compare.read_curve(PUBLISHED)], subtitle="a · b")
+    first = figures.draw_all(source, tmp_path / "a")
+    second = figures.draw_all(source, tmp_path / "b")
+    assert len(first) == 6
+    for name, paths in first.items():
+        for one, other in zip(paths, second[name], strict=True):
+            assert one.read_bytes() == other.read_bytes(), one
+
+
+def test_the_theme_changes_nothing_outside() -> None:
+    before = dict(mpl.rcParams)
+    with style.theme():
+        style.new("title", "subtitle")
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.08, "0.08 s"), (0.67, "0.67 s"), (18.44, "18.4 s"), (745.22, "12.4 min"), (40171.67, "11.2 h"), (None, "—"),
+     (0.002, "2.00 ms"), (5e-5, "50.0 µs"), (119.9, "120 s"), (400_000.0, "111 h"), (0.0, "0.00 µs")],
+)  # fmt: skip
+def test_human_seconds(seconds: float | None, text: str) -> None:
+    assert style.human_seconds(seconds) == text
