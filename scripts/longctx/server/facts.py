@@ -25,6 +25,7 @@ GENERIC = re.compile(
     r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
     r"|Traceback \(most recent"
 )
+LONGEST = 500  # characters of a log line in a message
 JIT = re.compile(
     r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
     r"|Graph capturing finished|Capturing CUDA graphs|Autotuning process"
@@ -46,7 +47,6 @@ LOG_FACTS: dict[str, tuple[re.Pattern[str], ...]] = {
     "max_num_batched_tokens": (re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)"),),
     "cudagraph_mode": (re.compile(r"setting cudagraph_mode=([A-Z_]+)"),),
     "kv_connector": (re.compile(r"Creating v1 connector with name: (\w+)"),),
-    "world_size": (re.compile(r"world_size=(\d+) rank=0 "),),
 }
 KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
@@ -98,7 +98,8 @@ def telling(lines: Iterable[str]) -> str:
     at = causes[-1]
     # pydantic puts the message on the line below 'N validation errors for …'
     following = cleaned[at + 1] if "validation error" in cleaned[at] and at + 1 < len(cleaned) else ""
-    return f"{cleaned[at]} {following}".strip()
+    text = re.sub(r" \[type=\w+, input_value=.*", "", f"{cleaned[at]} {following}").strip()
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:

@@ -38,13 +38,12 @@ def boot_id() -> str:
 class Kept:
     """A program that runs under the reaper: alive, how it ended, and how to end it. Made by `keep`."""
 
-    def __init__(self, launch: Launch, owner: Owner, port: int, log_path: Path, grace_s: float) -> None:
+    def __init__(self, launch: Launch, owner: Owner, port: int, log_path: Path) -> None:
         self.record_path = owner.run_dir / f"server-{owner.id}.json"
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.failure: str | None = None  # why the program could not even be run
         self.log_error: tuple[int, str] | None = None
-        self._grace_s = grace_s
         self._stop_commands = launch.stop_commands
         self._owner_id = owner.id
         self._ended = threading.Event()
@@ -52,7 +51,7 @@ class Kept:
         self._write_record(owner, port)
         spec = {
             "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
-            "stop_commands": launch.stop_commands, "grace_s": grace_s, "owner_pid": os.getpid(),
+            "stop_commands": launch.stop_commands, "grace_s": GRACE_S, "owner_pid": os.getpid(),
         }  # fmt: skip
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],
@@ -75,7 +74,7 @@ class Kept:
         """End the program and everything below it; return the process ids that resisted SIGKILL (normally none)."""
         self._close_pipe()
         try:
-            self._reaper.wait(self._grace_s + REAPER_PATIENCE_S + 60.0 * len(self._stop_commands))
+            self._reaper.wait(GRACE_S + REAPER_PATIENCE_S + 60.0 * len(self._stop_commands))
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()
@@ -94,13 +93,13 @@ class Kept:
             self._reaper.stdin.close()
 
     def _write_record(self, owner: Owner, port: int) -> None:
-        owner.run_dir.mkdir(parents=True, exist_ok=True)
         record = {
             "id": owner.id, "campaign": owner.campaign, "host": platform.node(), "boot": boot_id(), "port": port,
             "owner": os.getpid(), "owner_start": reaper.start_ticks(os.getpid()), "reaper": None, "pid": None,
             "start": None, "stop_commands": self._stop_commands,
         }  # fmt: skip
         try:
+            owner.run_dir.mkdir(parents=True, exist_ok=True)
             self.record_path.write_text(json.dumps(record))
         except OSError as error:
             raise ServerError(f"{self.record_path}: {error.strerror}; no server is started", "server_start") from error
@@ -125,9 +124,9 @@ class Kept:
         self._settled.set()
 
 
-def keep(launch: Launch, owner: Owner, port: int, log_path: Path, grace_s: float = GRACE_S) -> Kept:
+def keep(launch: Launch, owner: Owner, port: int, log_path: Path) -> Kept:
     """Start `launch` under the reaper; ServerError(reason='server_start') where its program cannot be run."""
-    kept = Kept(launch, owner, port, log_path, grace_s)
+    kept = Kept(launch, owner, port, log_path)
     if kept.failure:
         kept.stop()
         raise ServerError(f"the server's program cannot be run: {kept.failure}", "server_start")
