@@ -14,10 +14,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
     parser.add_argument("--length", type=parse_length, help="summarise this length only, into --out")
+    parser.add_argument("--partial", action="store_true", help="name damaged files instead of stopping at them")
     parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet, with .csv and fits.parquet")
     args = parser.parse_args()
     campaign = config.load(args.config_file)
-    found = gather.gather(campaign, args.length)
+    found = gather.gather(campaign, args.length, tolerant=args.partial)
     rows = summary.summarise(found.rows, found.expected, found.plan, gather.price_of(campaign))
     out = args.out or campaign.results / "summary.parquet"
     metadata = {"campaign": campaign.name}

@@ -257,6 +257,15 @@ class Campaign:
         return ["--corpus", corpus["source"]]
 
     @property
+    def image_arguments(self) -> list[str]:
+        """Command-line arguments of scripts/image.py."""
+        options = self.raw["container"]
+        arguments = ["--image", str(options["image"])]
+        arguments += ["--engine", options["engine"]] if options["engine"] else []
+        arguments += ["--containerfile", options["containerfile"]] if options["containerfile"] else []
+        return arguments + [f"--build-arg={name}={value}" for name, value in options["build_args"].items()]
+
+    @property
     def model_arguments(self) -> list[str]:
         """Command-line arguments of scripts/model.py for a synthetic model."""
         model = self.raw["model"]
@@ -299,7 +308,7 @@ class Campaign:
         model, serve = self.raw["model"], self.raw["serve"]
         taken = {field: serve[field] for field in Recipe.__dataclass_fields__ if field in serve}
         taken["prefix_caching"] = self.caching or mode == "reuse"
-        taken["extra_args"] = tuple(serve["extra_args"])
+        taken["extra_args"] = (*serve["extra_args"], *self._position_override(length + serve["headroom_tokens"]))
         taken["versions"] = {k: serve[f"{k}_version"] for k in ("vllm", "aiter") if serve[f"{k}_version"]}
         taken["env"] = self._server_env()
         return Recipe(
@@ -314,6 +323,12 @@ class Campaign:
             kv_transfer_config=self._kv_transfer(mode, checkpoint_dir),
             **taken,
         )
+
+    def _position_override(self, max_model_len: int) -> tuple[str, ...]:
+        """The tiny Llama has no limit of its own: a rotary table just long enough, or its start would cost gigabytes."""
+        if self.raw["model"]["source"] != "synthetic" or self.raw["model"]["geometry"]:
+            return ()
+        return ("--hf-overrides", orjson.dumps({"max_position_embeddings": max_model_len}).decode())
 
     def _server_env(self) -> dict[str, str]:
         env = {key: str(value) for key, value in self.raw["serve"]["env"].items()}

@@ -20,9 +20,18 @@ R = CAMPAIGN.results
 CONFIG_FILE = CAMPAIGN.save()
 PYTHON = sys.executable
 SCRIPTS = f"PYTHONDONTWRITEBYTECODE=1 {PYTHON} {workflow.basedir}/scripts"
-PARTIAL_REPORT = f"{SCRIPTS}/report_now.py --config-file {CONFIG_FILE}"
+PARTIAL_REPORT = " && ".join(
+    f"{SCRIPTS}/{script} --config-file {CONFIG_FILE}"
+    for script in ("summary.py --partial", "figures.py", "report.py")
+)
 # Nothing is made for a model that exists already.
-MODEL_FILES = [R / "model" / "config.json"] if CAMPAIGN.raw["model"]["source"] == "synthetic" else []
+MODEL_FILES = (
+    [R / "model" / "config.json"]
+    if CAMPAIGN.raw["model"]["source"] == "synthetic"
+    else []
+)
+# The image is a file of its own only where a container serves.
+IMAGE_FILES = [R / "image.json"] if CAMPAIGN.raw["launcher"] == "container" else []
 
 
 wildcard_constraints:

@@ -27,11 +27,11 @@ rule corpus:
         R / "corpus" / "stream.parquet",
     log:
         R / "logs" / "corpus.log",
+    threads: workflow.cores or 1
     params:
         corpus=CAMPAIGN.corpus_arguments,
         tokenizer=CAMPAIGN.tokenizer_arguments,
         tokens=max(CAMPAIGN.all_lengths()),
-    threads: workflow.cores or 1
     shell:
         "{SCRIPTS}/corpus.py build"
         " {params.corpus:q}"

@@ -9,10 +9,22 @@ rule figures:
         fits=R / "fits.parquet",
         plan=R / "plan.parquet",
         compare=CAMPAIGN.raw["compare"],
+        looks=[
+            f"{workflow.basedir}/scripts/longctx/{module}.py"
+            for module in ("figures", "style")
+        ],
     output:
-        ttft=report(R / "figures" / "ttft.png", caption="../report/ttft.rst", category="Results"),
-        decode=report(R / "figures" / "decode.png", caption="../report/decode.rst", category="Results"),
+        ttft=report(
+            R / "figures" / "ttft.png",
+            caption="../report/ttft.rst",
+            category="Results",
+        ),
+        decode=report(
+            R / "figures" / "decode.png",
+            caption="../report/decode.rst",
+            category="Results",
+        ),
     log:
         R / "logs" / "figures.log",
     shell:
-        "{SCRIPTS}/figures.py --config-file {CONFIG_FILE} 2> {log}"
+        "{SCRIPTS}/figures.py --config-file {CONFIG_FILE} > {log}"

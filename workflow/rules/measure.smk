@@ -9,6 +9,7 @@ rule measure:
         prompt=R / "prompts" / "{length}.parquet",
         validation=R / "validation" / "{length}.parquet",
         plan=ancient(R / "plan.parquet"),
+        image=ancient(IMAGE_FILES),
     output:
         rows=R / "measurements" / "{length}" / "{run}.parquet",
         server=R / "servers" / "{length}" / "{run}.parquet",
@@ -16,11 +17,13 @@ rule measure:
         progress=R / "progress" / "{length}" / "{run}.parquet",
     log:
         R / "logs" / "{length}" / "{run}.log",
-    params:
-        recipe=lambda wildcards: CAMPAIGN.recipe_hash(longctx_config.parse_point(f"1/{wildcards.run}").mode),
-        requests=lambda wildcards: requests_of(wildcards.length, wildcards.run),
     priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)
     threads: workflow.cores or 1
+    params:
+        recipe=lambda wildcards: CAMPAIGN.recipe_hash(
+            longctx_config.parse_point(f"1/{wildcards.run}").mode
+        ),
+        requests=lambda wildcards: requests_of(wildcards.length, wildcards.run),
     shell:
         "{SCRIPTS}/measure.py"
         " --config-file {CONFIG_FILE}"

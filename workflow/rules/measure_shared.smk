@@ -3,7 +3,9 @@
 
 SHARED = {
     (mode, p if CAMPAIGN.scope == "pass" else None): [
-        point for point in CAMPAIGN.points(mode) if CAMPAIGN.scope == "campaign" or point.pass_index == p
+        point
+        for point in CAMPAIGN.points(mode)
+        if CAMPAIGN.scope == "campaign" or point.pass_index == p
     ]
     for mode in CAMPAIGN.modes
     for p in range(1, CAMPAIGN.passes + 1)
@@ -15,18 +17,29 @@ for (mode, pass_index), points in SHARED.items():
         name:
             f"measure_{mode}" + (f"_pass{pass_index}" if pass_index else "")
         input:
-            prompts=sorted({R / "prompts" / f"{point.label}.parquet" for point in points}),
-            validations=sorted({R / "validation" / f"{point.label}.parquet" for point in points}),
+            prompts=sorted(
+                {R / "prompts" / f"{point.label}.parquet" for point in points}
+            ),
+            validations=sorted(
+                {R / "validation" / f"{point.label}.parquet" for point in points}
+            ),
             plan=ancient(R / "plan.parquet"),
+            image=ancient(IMAGE_FILES),
         output:
-            [file for table in ("measurements", "servers", "traces", "progress") for file in outputs_of(points, table)],
+            [
+                file
+                for table in ("measurements", "servers", "traces", "progress")
+                for file in outputs_of(points, table)
+            ],
         log:
-            R / "logs" / (f"{mode}-pass{pass_index}.log" if pass_index else f"{mode}.log"),
+            R
+            / "logs"
+            / (f"{mode}-pass{pass_index}.log" if pass_index else f"{mode}.log"),
+        threads: workflow.cores or 1
         params:
             recipe=CAMPAIGN.recipe_hash(mode),
             requests=[CAMPAIGN.requests(point) for point in points],
             points=[point.name for point in points],
-        threads: workflow.cores or 1
         shell:
             "{SCRIPTS}/measure.py"
             " --config-file {CONFIG_FILE}"

@@ -9,7 +9,11 @@ rule plan:
     output:
         plan=R / "plan.parquet",
         text=R / "plan.txt",
-        png=report(R / "figures" / "kv_footprint.png", caption="../report/kv_footprint.rst", category="Plan"),
+        png=report(
+            R / "figures" / "kv_footprint.png",
+            caption="../report/kv_footprint.rst",
+            category="Plan",
+        ),
         svg=R / "figures" / "kv_footprint.svg",
     log:
         R / "logs" / "plan.log",
@@ -21,4 +25,4 @@ rule plan:
         " --out {output.plan}"
         " --text {output.text}"
         " --figure {output.png}"
-        " 2>&1 | tee {log}"
+        " 2> >(tee {log} >&2)"

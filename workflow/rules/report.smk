@@ -6,14 +6,20 @@ rule report:
     """Write both reports."""
     input:
         summary=R / "summary.parquet",
-        figures=[R / "figures" / "ttft.png", R / "figures" / "decode.png", R / "figures" / "kv_footprint.png"],
+        figures=[
+            R / "figures" / "ttft.png",
+            R / "figures" / "decode.png",
+            R / "figures" / "kv_footprint.png",
+        ],
     output:
         md=R / "report.md",
-        html=report(R / "report.html", caption="../report/report.rst", category="Results"),
+        html=report(
+            R / "report.html", caption="../report/report.rst", category="Results"
+        ),
     log:
         R / "logs" / "report.log",
     shell:
-        "{SCRIPTS}/report.py --config-file {CONFIG_FILE} 2> {log}"
+        "{SCRIPTS}/report.py --config-file {CONFIG_FILE} 2> >(tee {log} >&2)"
 
 
 rule report_now:
@@ -21,7 +27,7 @@ rule report_now:
     log:
         R / "logs" / "report_now.log",
     shell:
-        "{PARTIAL_REPORT} 2>&1 | tee {log}"
+        "({PARTIAL_REPORT}) 2> >(tee {log} >&2)"
 
 
 rule compare:

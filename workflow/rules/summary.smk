@@ -9,13 +9,15 @@ rule summary:
         plan=ancient(R / "plan.parquet"),
         stale=resume.stale_mark(CAMPAIGN),
     output:
-        summary=report(R / "summary.parquet", caption="../report/summary.rst", category="Results"),
+        summary=report(
+            R / "summary.parquet", caption="../report/summary.rst", category="Results"
+        ),
         csv=R / "summary.csv",
         fits=R / "fits.parquet",
     log:
         R / "logs" / "summary.log",
     shell:
-        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} 2> {log}"
+        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} 2> >(tee {log} >&2)"
 
 
 rule length:
@@ -28,4 +30,4 @@ rule length:
     log:
         R / "logs" / "lengths" / "{length}.log",
     shell:
-        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} --length {wildcards.length} --out {output} 2> {log}"
+        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} --length {wildcards.length} --out {output} 2> >(tee {log} >&2)"

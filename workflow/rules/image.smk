@@ -1,0 +1,18 @@
+# Image: what launcher container serves from, built once from its Containerfile or pulled.
+# in: Containerfile   out: R/image.json with name, id and digest
+
+
+rule image:
+    """Build or pull the container image and record its digest."""
+    output:
+        R / "image.json",
+    log:
+        R / "logs" / "image.log",
+    params:
+        container={
+            k: CAMPAIGN.raw["container"][k]
+            for k in ("engine", "image", "containerfile", "build_args")
+        },
+        arguments=CAMPAIGN.image_arguments,
+    shell:
+        "{SCRIPTS}/image.py {params.arguments:q} --out {output} 2> >(tee {log} >&2)"
