@@ -40,7 +40,7 @@ def values(command: list[str], flag: str) -> list[str]:
 def test_podman_names_labels_and_limits_the_container(tmp_path: Path) -> None:
     made = launch(tmp_path, engine="podman", runtime="runc")
     command, image = made.command, made.command.index("example/vllm:1")
-    assert command[:5] == ["podman", "--runtime", "runc", "run", "--rm"]
+    assert command[:6] == ["podman", "--runtime", "runc", "run", "--rm", "--init"]
     assert values(command, "--name") == ["longctx-1a2b"]
     assert values(command, "--label") == ["longctx.campaign=default", "longctx.owner=1a2b"]
     assert values(command, "--ulimit") == ["nofile=4096:4096", "nproc=4096:4096"]
@@ -59,7 +59,7 @@ def test_podman_names_labels_and_limits_the_container(tmp_path: Path) -> None:
 
 def test_docker_takes_its_runtime_after_run_and_no_limits_of_ours(tmp_path: Path) -> None:
     command = launch(tmp_path, engine="docker", runtime="runc").command
-    assert command[:5] == ["docker", "run", "--rm", "--runtime", "runc"]
+    assert command[:6] == ["docker", "run", "--rm", "--runtime", "runc", "--init"]
     assert "--ulimit" not in command
 
 
@@ -210,7 +210,8 @@ def test_image_facts(monkeypatch: pytest.MonkeyPatch, facts: dict, digest: str, 
     [
         ("Error: inspecting object: localhost/x: image not known", "the image x does not exist here"),
         ("Error response from daemon: No such image: x", "the image x does not exist here"),
-        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "Cannot connect"),
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "docker's daemon does not run"),
+        ("Got permission denied while trying to connect to the Docker daemon socket", "join the docker group"),
     ],
 )
 def test_an_image_that_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch, stderr: str, words: str) -> None:
@@ -232,6 +233,10 @@ def test_a_sif_file_is_known_by_its_content(tmp_path: Path) -> None:
     ("log", "sentence"),
     [
         ("INFO ready\n", None),
+        ("", None),
+        ("Error: from the engine\nRuntimeError: but the server spoke last", None),
+        ("ERROR (catatonit:6): failed to exec pid1: No such file or directory", "container.python is not in the image"),
+        ("docker: invalid reference format.\nSee 'docker run --help'.", "docker: invalid reference format."),
         ("Error: statfs /nope: no such file or directory", "the mount source /nope does not exist"),
         (
             'Error: OCI runtime error: runc: runc create failed: error mounting "/etc/passwd" to rootfs at "/proc/1"',
@@ -255,5 +260,5 @@ def test_a_sif_file_is_known_by_its_content(tmp_path: Path) -> None:
     ],
 )
 def test_an_engines_own_error_in_one_sentence(log: str, sentence: str | None) -> None:
-    said = engines.explain(log)
+    said = engines.explain(log.splitlines())
     assert said is None if sentence is None else sentence in (said or "")

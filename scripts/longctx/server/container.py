@@ -13,9 +13,9 @@ from typing import Any
 
 from longctx.errors import ServerError
 from longctx.server import recipe as recipes
-from longctx.server.engines import find_engine, find_image, own_limits
+from longctx.server.engines import find_engine, find_image, has_init, own_limits
 from longctx.server.launcher import Launch, Owner
-from longctx.server.reaper import SECRET_NAME
+from longctx.server.reaper import MARKER, SECRET_NAME
 from longctx.server.recipe import Recipe
 
 STOP_GRACE_S = 20
@@ -58,7 +58,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     image = find_image(engine, chosen.image)
     recipe, mounts = _mounts(recipe, chosen)
     _check(engine, chosen, mounts)
-    values = recipes.environment(recipe)
+    values = recipes.environment(recipe) | {MARKER: owner.id}  # so that its processes are known as ours on the host too
     secrets = _secrets(chosen.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
@@ -114,7 +114,8 @@ def run_args(
     runtime = ["--runtime", options.runtime] if options.runtime else []
     head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
     pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
-    return [*head, *pairs, *options.extra_args, options.image]
+    init = ["--init"] if has_init(engine) else []
+    return [*head, *init, *pairs, *options.extra_args, options.image]
 
 
 def apptainer_args(options: Options, mounts: list[Mount], env: list[str]) -> list[str]:

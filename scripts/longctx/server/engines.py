@@ -15,6 +15,9 @@ from longctx.errors import ServerError
 
 ENGINES = ("podman", "docker", "apptainer")
 _INSPECT_TIMEOUT_S = 60.0
+_ENGINE_WORDS = re.compile(
+    r"Error: |Error response|docker: |FATAL: |ERROR \(catatonit|\[FATAL tini|Cannot connect to|(Got )?permission denied while"
+)
 # What an engine prints when it refuses to run a container, and what to do; {0} is the pattern's first group.
 _MEANINGS = (
     (r"Cannot connect to the Docker daemon", "docker's daemon does not run; start it or use podman"),
@@ -31,6 +34,7 @@ _MEANINGS = (
     (r"could not select device driver", "docker has no NVIDIA container toolkit; install it"),
     (r"(?:stat|gathering device information for custom device \") ?(/dev/[^\s:\"]+)", "the device {0} does not exist"),
     (r"exec(?:utable file)?:? \"([^\"]+)\": .*not found", "{0} is not in the image; see container.python"),
+    (r"failed to exec pid1|FATAL tini .*exec .* failed", "container.python is not in the image"),
     (r"image not known|No such image|manifest unknown", "the image does not exist"),
     (r"OCI permission denied|permission denied", "permission denied; see container.devices, mounts and extra_args"),
 )
@@ -71,15 +75,23 @@ def own_limits(engine: str) -> list[str]:
     return [f"{name}={value}:{value}" for name, value in kept.items()]
 
 
-def explain(text: str) -> str | None:
-    """Return one sentence for the engine's own error in a log, or None where the engine reported none."""
-    lines = [line for line in text.splitlines() if re.match(r"Error: |docker: |FATAL: |Error response", line.strip())]
-    if not lines:
+def has_init(engine: str) -> bool:
+    """Return whether the engine can run its own init as process 1, without which a starting Python ignores SIGTERM."""
+    homes = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
+    if engine == "podman":
+        return shutil.which("catatonit") is not None or any(Path(home).exists() for home in homes)
+    return shutil.which("docker-init") is not None
+
+
+def explain(lines: Sequence[str]) -> str | None:
+    """Return one sentence for the engine's own error at a log's end, or None where the last words are the server's."""
+    words = [line.strip() for line in lines if line.strip() and "docker run --help" not in line]
+    if not words or not _ENGINE_WORDS.match(words[-1]):
         return None
     for pattern, meaning in _MEANINGS:
-        if match := re.search(pattern, lines[-1]):
+        if match := re.search(pattern, words[-1]):
             return meaning.format(*match.groups())
-    return lines[-1].strip()
+    return words[-1]
 
 
 def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -96,7 +108,7 @@ def _inspect(engine: str, name: str) -> Image:
         message = result.stderr.strip()
         if re.search(r"image not known|No such image", message):
             raise _error(f"the image {name} does not exist here; run `snakemake image` or `{engine} pull {name}`")
-        raise _error(f"{engine} cannot inspect the image {name}: {explain(message) or message}")
+        raise _error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
     facts = json.loads(result.stdout)[0]
     return Image(name, _with_prefix(facts["Id"]), _digest(facts), dict(_labels(facts)))
 

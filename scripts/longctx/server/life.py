@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 from longctx.errors import ServerError
-from longctx.server import container, environment, external, facts, gpu, local, ownership, reaper
+from longctx.server import container, engines, environment, external, facts, gpu, local, ownership, reaper
 from longctx.server import contract as contracts
 from longctx.server.launcher import Kind, Launch, Launcher
 from longctx.server.log import Log
@@ -144,6 +144,8 @@ def _early_end(kept: ownership.Kept, log: Log, port: int) -> ServerError:
         return ServerError(f"the KV cache {holds}: {facts.telling(lines)}", "kv_too_small", tail, longest)
     if "address already in use" in "\n".join(lines).lower():
         return ServerError(f"port {port} is already used by {_listener(port)}", "not_ours", tail)
+    if refused := engines.explain(lines):
+        return ServerError(f"the container did not start: {refused}", "server_start", tail)
     how = ownership.exit_words(kept.exit_code)
     return ServerError(f"the server {how} before it was ready: {facts.telling(lines)}", "server_start", tail)
 

@@ -1,0 +1,254 @@
+"""Launcher `container` on a real podman: whoever dies first, no container of ours is left and no other is touched."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import ROOT, containers, podman
+from longctx.errors import ServerError
+from longctx.server import Launcher, Recipe, ownership, reap, serve
+from longctx.server.engines import own_limits
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
+Options = Callable[..., dict[str, Any]]
+SECRET = "hf_thisMustNeverBeSeen"
+OWNER = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, {scripts!r})
+from longctx.server import Launcher, Recipe, serve
+given = json.loads(sys.argv[1])
+with serve(Recipe(**given["recipe"]), Launcher("container", given["options"]), run_dir=Path(given["run_dir"]),
+           log_path=Path(given["log"]), campaign="c", start_timeout_s=60):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def recipe(tmp_path: Path, **plan: Any) -> Recipe:
+    """The stand-in's recipe: a model folder of its own, and a plan of faults."""
+    (tmp_path / "model").mkdir(exist_ok=True)
+    env = {"FAKE_PYTHON": str(Path(sys.base_prefix) / "bin" / "python3"), "FAKE_PLAN": json.dumps(plan)}
+    return Recipe(model=str(tmp_path / "model"), served_name="m", max_model_len=2048, env=env)
+
+
+def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) -> Any:
+    return serve(
+        asked or recipe(tmp_path), Launcher("container", options), run_dir=tmp_path / "run",
+        log_path=tmp_path / "log", campaign="c", start_timeout_s=60, contract="warn",
+    )  # fmt: skip
+
+
+def wait_until(true: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@pytest.fixture(autouse=True)
+def bystander(thin_image: str) -> Iterator[str]:
+    """Somebody else's container, which must survive every test; and no container of ours before or after."""
+    assert containers() == []
+    limits = [text for limit in own_limits("podman") for text in ("--ulimit", limit)]
+    name = "somebody-elses-container"
+    command = ["--volume", "/usr:/usr:ro", thin_image, "sleep", "600"]
+    ran = podman("run", "--detach", "--name", name, "--label", "app=other", "--network=host", *limits, *command)
+    assert ran.returncode == 0, ran.stderr
+    yield name
+    running = podman("inspect", "--format", "{{.State.Running}}", name).stdout.strip()
+    podman("rm", "--force", "--time", "0", name)
+    assert running == "true"
+    assert containers() == []
+
+
+@contextlib.contextmanager
+def owner(tmp_path: Path, options: dict[str, Any], **plan: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own that serves from a container until it is killed."""
+    asked = recipe(tmp_path, **plan)
+    given = {
+        "recipe": {"model": asked.model, "served_name": "m", "max_model_len": 2048, "env": asked.env},
+        "options": options, "run_dir": str(tmp_path / "run"), "log": str(tmp_path / "log"),
+    }  # fmt: skip
+    code = OWNER.format(scripts=str(ROOT / "scripts"))
+    with subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(given)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def kill_both(owner: subprocess.Popen[str], reaper: int) -> None:
+    """Kill an owner and its reaper before either can act."""
+    os.kill(reaper, signal.SIGSTOP)
+    owner.kill()
+    owner.wait()
+    os.kill(reaper, signal.SIGKILL)
+
+
+def test_a_server_runs_labelled_in_its_container_and_leaves_nothing(tmp_path: Path, stand_in: Options) -> None:
+    with start(tmp_path, stand_in()) as server:
+        (name,) = containers()
+        assert containers("longctx.campaign=c") == [name]
+        assert server.alive()
+        assert httpx.get(f"{server.url}/version", trust_env=False).json() == {"version": "0.32.0"}
+        digest = podman("image", "inspect", "--format", "{{.Digest}}", stand_in()["image"]).stdout.strip()
+        facts = {key: server.facts[key] for key in ("launcher", "image", "image_digest")}
+        assert facts == {"launcher": "container", "image": stand_in()["image"], "image_digest": digest}
+    assert "Application startup complete" in (tmp_path / "log").read_text()
+    assert containers() == []
+
+
+def test_a_bridge_network_publishes_the_port(tmp_path: Path, stand_in: Options) -> None:
+    try:
+        with start(tmp_path, stand_in(network="bridge", ipc=None)) as server:
+            assert httpx.get(f"{server.url}/health", trust_env=False).is_success
+    except ServerError as error:
+        if "netavark" in error.log_tail or "CNI" in error.log_tail or "iptables" in error.log_tail:
+            pytest.skip(f"no bridge network here: {error}")
+        raise
+
+
+def test_secrets_reach_the_server_but_no_file_or_command_line(
+    tmp_path: Path, stand_in: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    with start(tmp_path, stand_in(pass_env=["HF_TOKEN"])) as server:
+        (name,) = containers()
+        inside = podman("exec", name, "printenv", "HF_TOKEN").stdout.strip()
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.kept.processes()]
+        seen = json.dumps([server.command, server.facts, server.env_json])
+    assert inside == SECRET
+    assert SECRET not in seen
+    assert not any(SECRET.encode() in line for line in lines)
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(SECRET in text for text in written)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_killed_owner_leaves_no_container(tmp_path: Path, stand_in: Options, signum: int) -> None:
+    with owner(tmp_path, stand_in()) as process:
+        ready(process)
+        assert len(containers()) == 1
+        os.killpg(process.pid, signum)
+        wait_until(lambda: not containers(), "the container is gone")
+    wait_until(lambda: not list((tmp_path / "run").glob("server-*.json")), "the record is gone")
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.3, 0.6])
+def test_an_owner_killed_while_its_container_starts_leaves_none(
+    tmp_path: Path, stand_in: Options, delay_s: float
+) -> None:
+    with owner(tmp_path, stand_in()) as process:
+        wait_until(lambda: list((tmp_path / "run").glob("server-*.json")), "the record is written")
+        time.sleep(delay_s)
+        process.kill()
+        wait_until(lambda: not list((tmp_path / "run").glob("server-*.json")), "the reaper is done")
+    assert containers() == []
+
+
+def test_a_server_that_ignores_sigterm_is_ended_too(tmp_path: Path, stand_in: Options) -> None:
+    with owner(tmp_path, stand_in(), ignore_term=True, child="ignore_term") as process:
+        ready(process)
+        process.kill()
+        wait_until(lambda: not containers(), "the container is gone")
+
+
+def test_leftovers_of_a_killed_owner_and_reaper_are_removed_at_the_next_start(
+    tmp_path: Path, stand_in: Options
+) -> None:
+    with owner(tmp_path, stand_in(), ignore_term=True) as process:
+        ready(process)
+        (left,) = containers()
+        (record,) = (tmp_path / "run").glob("server-*.json")
+        kill_both(process, json.loads(record.read_text())["reaper"])
+    assert containers() == [left]
+    with start(tmp_path, stand_in()):
+        assert left not in containers()
+        assert not record.exists()
+    assert containers() == []
+
+
+def test_a_container_without_any_process_of_ours_is_found_by_its_record(tmp_path: Path, stand_in: Options) -> None:
+    with owner(tmp_path, stand_in()) as process:
+        ready(process)
+        (record,) = (tmp_path / "run").glob("server-*.json")
+        pids = json.loads(record.read_text())
+        os.kill(pids["pid"], signal.SIGSTOP)  # podman's client, before it hears of the reaper's death
+        kill_both(process, pids["reaper"])
+        os.kill(pids["pid"], signal.SIGKILL)
+    assert len(containers()) == 1
+    assert reap(tmp_path / "run") != []
+    assert containers() == []
+
+
+def test_a_container_that_is_removed_is_noticed_at_once(tmp_path: Path, stand_in: Options) -> None:
+    with start(tmp_path, stand_in()) as server:
+        (name,) = containers()
+        podman("rm", "--force", "--time", "0", name)
+        wait_until(lambda: not server.alive(), "the death is noticed", 5.0)
+        assert server.death_reason() != ""
+
+
+def test_a_server_that_exits_gives_its_own_last_words(tmp_path: Path, stand_in: Options) -> None:
+    asked = recipe(tmp_path, exit_after_s=0.1, exit_lines="RuntimeError: the device is on fire")
+    with pytest.raises(ServerError, match="the device is on fire"), start(tmp_path, stand_in(), asked):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"image": "localhost/no-such-image:1"}, "the image localhost/no-such-image:1 does not exist"),
+        ({"engine": "docker"}, "docker is not installed"),
+        ({"mounts": ["/no/such/folder:/data"]}, "mount source /no/such/folder does not exist"),
+        ({"mounts": ["/usr:/dev/null:ro"]}, "mount of /usr was refused"),
+        ({"python": "/no/such/python"}, "container.python is not in the image"),
+        ({"extra_args": ["--device", "nvidia.com/gpu=all"]}, "nvidia.com/gpu=all is not known here"),
+        ({"extra_args": ["--ulimit", "nofile=99999999:99999999"]}, "lower container.ulimits"),
+    ],
+)
+def test_one_sentence_for_what_cannot_start(
+    tmp_path: Path, stand_in: Options, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "engine" in options:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServerError, match=words) as caught, start(tmp_path, stand_in(**options)):
+        pass
+    assert caught.value.reason == "server_start"
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "run").glob("server-*.json"))
+
+
+def test_the_recipe_is_read_only_and_checkpoints_are_not(tmp_path: Path, stand_in: Options) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    tiers = {
+        "kv_connector_extra_config": {"secondary_tiers": [{"type": "fs", "root_dir": str(tmp_path / "checkpoint")}]}
+    }
+    with start(tmp_path, stand_in(), replace(recipe(tmp_path), kv_transfer_config=tiers)):
+        (name,) = containers()
+        assert podman("exec", name, "touch", str(tmp_path / "model" / "x")).returncode != 0
+        assert podman("exec", name, "touch", str(tmp_path / "checkpoint" / "x")).returncode == 0
+    assert (tmp_path / "checkpoint" / "x").exists()
+
+
+def test_a_live_run_of_ours_is_left_alone(tmp_path: Path, stand_in: Options) -> None:
+    with start(tmp_path, stand_in()):
+        names = containers()
+        assert ownership.reap(tmp_path / "run") == []
+        assert containers() == names
