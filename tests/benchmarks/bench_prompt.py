@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_prompt.py --corpus FOLDER [--tokens 64Mi] [--vocab 163840] [--work DIR]
 
 Each measurement is a process of its own; peak memory is its VmHWM, tokenizer and imports included. The vocabulary is
-trained on the same corpus, which flatters every row alike. Controls: `bare` is the engine alone over the same texts in
+trained on the same corpus, which flatters every row alike. `cpu` is the CPU time: where other work shares the cores,
+compare that. Controls: `bare` is the engine alone over the same texts in
 the same batches, its ids thrown away; `loop` is the plain way, one file after the other through the transformers
 tokenizer's `encode`, ids kept in one list (capped, since it is slow).
 """
@@ -72,11 +73,12 @@ def run_loop(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int
 def run_prompt(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
     prompt.build(args.stream, prompt.PromptSpec(), tokenizer, args.tokens, args.prompt)
-    seconds = time.perf_counter() - start
+    seconds, peak = time.perf_counter() - start, peak_mib()
     start = time.perf_counter()
     prompt.read_ids(args.prompt)
     read = time.perf_counter() - start
-    return args.tokens, seconds, {"read_s": round(read, 2), "file_mb": Path(args.prompt).stat().st_size / 1e6}
+    size = round(Path(args.prompt).stat().st_size / 1e6, 1)
+    return args.tokens, seconds, {"peak_mib": peak, "read_s": round(read, 2), "file_mb": size}
 
 
 def run_validate(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
@@ -91,9 +93,10 @@ RUNS = {"loop": run_loop, "bare": run_bare, "ours": run_ours, "prompt": run_prom
 def worker(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     tokenizer = tokens.load_tokenizer(tokens.TokenizerSpec(args.tokenizer, trust_remote_code=True))
-    load_s = time.perf_counter() - start
+    load_s, cpu = time.perf_counter() - start, time.process_time()
     done, seconds, more = RUNS[args.worker](tokenizer, args)
-    print(json.dumps({"tokens": done, "s": seconds, "load_s": load_s, "peak_mib": peak_mib(), **more}))
+    cpu = time.process_time() - cpu
+    print(json.dumps({"tokens": done, "s": seconds, "cpu_s": cpu, "load_s": load_s, "peak_mib": peak_mib(), **more}))
 
 
 def measure(kind: str, engine: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -106,9 +109,10 @@ def measure(kind: str, engine: str, folder: Path, args: argparse.Namespace) -> d
         sys.exit(f"{engine} {kind}: {done.stderr[-800:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     rate = result["tokens"] / result["s"] / 1e6
-    extra = {key: value for key, value in result.items() if key not in ("tokens", "s", "load_s", "peak_mib")}
-    print(f"{engine:10} {kind:9} {format_length(result['tokens'])[:9]:>9} {result['s']:7.1f} s {rate:6.2f} M tokens/s"
-          f" {result['peak_mib']:5} MiB  load {result['load_s']:.1f} s  {extra or ''}", flush=True)  # fmt: skip
+    extra = {key: value for key, value in result.items() if key not in ("tokens", "s", "cpu_s", "load_s", "peak_mib")}
+    clocks = f"{result['s']:7.1f} s (cpu {result['cpu_s']:.1f} s)"
+    line = f"{engine:10} {kind:9} {format_length(result['tokens']):>9} {clocks} {rate:6.2f} M tokens/s"
+    print(f"{line} {result['peak_mib']:5} MiB  load {result['load_s']:.1f} s  {extra or ''}", flush=True)
     return result | {"rate": rate}
 
 
@@ -139,8 +143,11 @@ def main() -> None:
         results = {kind: measure(kind, engine, folders[engine], args) for kind in args.kinds.split(",")}
         for control in ("bare", "loop"):
             if {"ours", control} <= set(results):
-                ratio = results["ours"]["rate"] / results[control]["rate"]
-                print(f"{engine:10} ours/{control} = {ratio:.2f} in speed")
+                speed = results["ours"]["rate"] / results[control]["rate"]
+                cpu = [results[kind]["tokens"] / results[kind]["cpu_s"] for kind in ("ours", control)]
+                print(
+                    f"{engine:10} ours/{control} = {speed:.2f} in speed, {cpu[0] / cpu[1]:.2f} in tokens per CPU second"
+                )
     streams = [Path(args.work) / f"{engine}.stream.parquet" for engine in folders]
     if all(path.exists() for path in streams):
         pairs = zip(*(tokenfile.iter_ids(path) for path in streams), strict=False)
