@@ -166,7 +166,10 @@ def mode_table(given: ReportInput, mode: str, title: str) -> Table:
     for row in given.of_mode(mode):
         cells = [*length_cells(row["length"]), ttft_cell(row), decode_cell(row), count(row["n"])]
         rows.append([*cells, Cell("; ".join(notes(row)))])
-    keep = [i for i in range(6) if not (mode == "decode_only" and i == 2)]
+    dropped = {2} if mode == "decode_only" else set()
+    if not any(row[5].text for row in rows):
+        dropped.add(5)
+    keep = [i for i in range(6) if i not in dropped]
     if mode == "reuse":
         columns[2] = "Hot TTFT s"
     return make(
