@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import orjson
-import pyarrow.parquet as pq
 
 from longctx.errors import PromptError
+from longctx.tokenfile import iter_ids
 
 Ids: TypeAlias = npt.NDArray[np.uint32]
 PIECE_IDS = 1 << 18
@@ -45,11 +45,8 @@ class ParquetPrompt:
     path: Path
 
     def chunks(self) -> Iterator[Ids]:
-        with pq.ParquetFile(self.path) as file:
-            for group in range(file.num_row_groups):
-                column = file.read_row_group(group, columns=["token_ids"]).column("token_ids")
-                for part in column.chunks:
-                    yield from ArrayPrompt(part.to_numpy().astype(np.uint32, copy=False)).chunks()
+        for ids in iter_ids(self.path):
+            yield from ArrayPrompt(ids).chunks()
 
 
 @dataclass(frozen=True, slots=True)
