@@ -21,7 +21,7 @@ OWNER_VARIABLE = "LONGCTX_OWNER_PID"
 
 def before_run(campaign: Campaign, state_dir: Path) -> None:
     """Called while the Snakefile is read by the main process; `state_dir` is Snakemake's own folder."""
-    os.environ[OWNER_VARIABLE] = str(os.getpid())
+    own_jobs()
     locks = sorted((state_dir / "locks").glob("*.lock"))
     other = live_run(Path.cwd())
     if other is not None:
@@ -37,6 +37,11 @@ def before_run(campaign: Campaign, state_dir: Path) -> None:
     gone = deleted_by_hand(campaign, incomplete_files(state_dir))
     os.environ[REMEASURE_VARIABLE] = " ".join(point.name for point in gone)
     mark_stale(campaign)
+
+
+def own_jobs() -> None:
+    """Called on a cluster node: a job's measurement ends with the Snakemake of that job, not with a stranger's pid."""
+    os.environ[OWNER_VARIABLE] = str(os.getpid())
 
 
 def incomplete_files(state_dir: Path) -> set[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from longctx import config as longctx_config, resume
+from longctx.cluster import NodeRequest
 from longctx.errors import LongctxError
 from snakemake.exceptions import WorkflowError
 
@@ -13,11 +14,16 @@ try:
     CAMPAIGN = longctx_config.from_dict(config)
     if workflow.is_main_process:
         resume.before_run(CAMPAIGN, Path(".snakemake"))
+    elif workflow.remote_exec:
+        resume.own_jobs()
 except LongctxError as error:
     raise WorkflowError(str(error)) from None
 
 R = CAMPAIGN.results
 CONFIG_FILE = CAMPAIGN.save()
+NODE = NodeRequest(CAMPAIGN)
+# All cores of this machine, so that nothing runs beside a measurement; on a cluster node exclusivity sees to that.
+ALL_CORES = workflow.resource_settings.cores or 1
 PYTHON = sys.executable
 SCRIPTS = f"PYTHONDONTWRITEBYTECODE=1 {PYTHON} {workflow.basedir}/scripts"
 PARTIAL_REPORT = " && ".join(
@@ -32,6 +38,23 @@ MODEL_FILES = (
 )
 # The image is a file of its own only where a container serves.
 IMAGE_FILES = [R / "image.json"] if CAMPAIGN.raw["launcher"] == "container" else []
+
+
+# Only measurements are worth a cluster job and its wait in the queue.
+localrules:
+    all,
+    model,
+    corpus,
+    prompt,
+    validate,
+    image,
+    plan,
+    summary,
+    length,
+    figures,
+    report,
+    report_now,
+    compare,
 
 
 wildcard_constraints:
@@ -51,6 +74,6 @@ def points_of(length=None, mode=None):
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
 
 
-def requests_of(length, run):
-    """Which requests a point needs: a new repeat or query re-runs its point, which measures only what is missing."""
-    return CAMPAIGN.requests(longctx_config.parse_point(f"{length}/{run}"))
+def point_of(wildcards):
+    """The point whose files have these wildcards."""
+    return longctx_config.parse_point(f"{wildcards.length}/{wildcards.run}")

@@ -27,7 +27,7 @@ rule corpus:
         R / "corpus" / "stream.parquet",
     log:
         R / "logs" / "corpus.log",
-    threads: workflow.cores or 1
+    threads: ALL_CORES
     params:
         corpus=CAMPAIGN.corpus_arguments,
         tokenizer=CAMPAIGN.tokenizer_arguments,

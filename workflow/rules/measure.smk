@@ -18,12 +18,15 @@ rule measure:
     log:
         R / "logs" / "{length}" / "{run}.log",
     priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)
-    threads: workflow.cores or 1
+    threads: ALL_CORES
+    resources:
+        gpu=NODE.gpus,
+        mem_mb=lambda wildcards: NODE.memory_mib([point_of(wildcards)]),
+        runtime=lambda wildcards: NODE.runtime_minutes([point_of(wildcards)]),
     params:
-        recipe=lambda wildcards: CAMPAIGN.recipe_hash(
-            longctx_config.parse_point(f"1/{wildcards.run}").mode
-        ),
-        requests=lambda wildcards: requests_of(wildcards.length, wildcards.run),
+        recipe=lambda wildcards: CAMPAIGN.recipe_hash(point_of(wildcards).mode),
+        # A new repeat or query re-runs its point, which measures only what is missing.
+        requests=lambda wildcards: CAMPAIGN.requests(point_of(wildcards)),
     shell:
         "{SCRIPTS}/measure.py"
         " --config-file {CONFIG_FILE}"

@@ -35,7 +35,11 @@ for (mode, pass_index), points in SHARED.items():
             R
             / "logs"
             / (f"{mode}-pass{pass_index}.log" if pass_index else f"{mode}.log"),
-        threads: workflow.cores or 1
+        threads: ALL_CORES
+        resources:
+            gpu=NODE.gpus,
+            mem_mb=lambda wildcards, points=points: NODE.memory_mib(points),
+            runtime=lambda wildcards, points=points: NODE.runtime_minutes(points),
         params:
             recipe=CAMPAIGN.recipe_hash(mode),
             requests=[CAMPAIGN.requests(point) for point in points],
