@@ -141,9 +141,13 @@ def _http(base_url: str) -> httpx.Client:
 
 def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Snapshot | None:
     """Return the reading of `url`/metrics now; None where there is none, or it cannot be read."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    client = _http(url.rstrip("/").removesuffix("/v1"))
     try:
-        response = _http(url.rstrip("/").removesuffix("/v1")).get("/metrics", headers=headers, timeout=timeout_s)
+        try:
+            response = client.get("/metrics", headers=headers, timeout=timeout_s)
+        except (httpx.NetworkError, httpx.ProtocolError):  # the server may have closed the kept connection
+            response = client.get("/metrics", headers=headers, timeout=timeout_s)
     except httpx.HTTPError:
         return None
     return parse(response.text) if response.status_code == 200 else None

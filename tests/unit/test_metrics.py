@@ -1,6 +1,8 @@
 """Server counters: old and new names, several engines, absent values, restarts; recorded and hand-made texts."""
 
 import math
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,26 @@ def test_an_environment_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     with FakeServer() as server:
         assert scrape(server.url) is not None
+
+
+def test_a_kept_connection_that_the_server_drops() -> None:
+    """The second look goes out on the connection of the first, which nobody answers any more."""
+    text = b"vllm:prompt_tokens_total 1\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for last in (False, True):
+                connected, _ = listener.accept()
+                with connected:
+                    connected.recv(65536)
+                    connected.sendall(answer)
+                    if not last:
+                        connected.recv(65536)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert scrape(url) is not None
+        assert scrape(url) is not None
+        thread.join(10)
