@@ -1,6 +1,7 @@
 """The protocol: one server climbs its points, short rungs first; every request ends as a row in its point's journal."""
 
 import os
+import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
     LongctxError only for what makes all measuring pointless (full disk, second run); a point's own trouble is a row.
     """
     with ExitStack() as stack:
-        stack.enter_context(only_one(campaign))
+        stack.enter_context(only_one(campaign, points))
         stack.enter_context(_end_with_owner())
         job = _Job(campaign, sorted(points), say)
         job.run()
@@ -113,7 +114,7 @@ class _Job:
         with serve(
             campaign.recipe(self.mode, longest.length, self.checkpoint_dir),
             campaign.launcher(),
-            run_dir=campaign.results / ".run",
+            run_dir=campaign.results / ".run" / platform.node(),
             log_path=log_path,
             campaign=campaign.name,
             start_timeout_s=campaign.raw["serve"]["start_timeout_s"],

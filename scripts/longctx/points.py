@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,7 +61,8 @@ class PointRecord:
             changed = list(changed_settings(journal.header["settings"], identity))
             if changed:
                 said = f"{point.name}: measured again, since {'; '.join(changed)}"
-            elif point.name in os.environ.get(REMEASURE_VARIABLE, "").split():
+            elif point.name in os.environ.get(REMEASURE_VARIABLE, "").split() and is_done(journal.records):
+                # 'done' is in the old journal only: a SLURM job that is run again must not set its own rows aside.
                 said = f"{point.name}: measured again, since its Parquet was deleted"
             if said:
                 said += f" (what was there is kept in {journal.archive()})"
@@ -134,23 +135,42 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def only_one(campaign: Campaign) -> Iterator[None]:
-    """Hold the campaign's measuring lock on this host: one server at a time, whatever started it."""
+def only_one(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
+    """Hold this host's measuring lock (one server at a time, whatever started it) and the points' own ones.
+
+    The latter since a cluster job goes on when its Snakemake is killed, and a new one may start on another node.
+    """
     path = campaign.results / "journal" / f".{os.uname().nodename}.lock"
+    with ExitStack() as stack:
+        what = f"{campaign.results}: another measurement of this campaign is running on this host"
+        stack.enter_context(_locked(path, what))
+        for point in points:
+            path = journal_path(campaign, point).with_suffix(".lock")
+            stack.enter_context(_locked(path, f"{point.name} is already being measured"))
+        yield
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file, waiting for an orphan to end; LongctxError says what is going on and whose it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with open(path, "a+") as file:
         deadline = time.monotonic() + ORPHAN_GRACE_S
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError as error:
+            except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LongctxError(
-                        f"{campaign.results}: another measurement of this campaign is running on this host; wait for"
-                        " it or end it"
-                    ) from error
+                    file.seek(0)
+                    raise LongctxError(f"{what} ({file.read()}); wait for it or end it") from None
                 time.sleep(0.2)
+            except OSError:
+                break  # a disk without locks can't guard anything
+        job = os.environ.get("SLURM_JOB_ID")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}" + (f", SLURM job {job}" if job else ""))
+        file.flush()
         yield
 
 
