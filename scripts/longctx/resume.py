@@ -22,21 +22,29 @@ OWNER_VARIABLE = "LONGCTX_OWNER_PID"
 def before_run(campaign: Campaign, state_dir: Path) -> None:
     """Called while the Snakefile is read by the main process; `state_dir` is Snakemake's own folder."""
     own_jobs()
-    locks = sorted((state_dir / "locks").glob("*.lock"))
-    other = live_run(Path.cwd())
-    if other is not None:
-        print(
-            f"longctx: another Snakemake (pid {other.pid}) is at work in this folder; what it makes is locked until it"
-            " ends. `snakemake report_now` and `longctx watch` work meanwhile.",
-            file=sys.stderr,
-        )
-    elif locks:
-        print("longctx: removed the lock that a killed run left; going on where it stopped", file=sys.stderr)
-        for lock in locks:
-            lock.unlink(missing_ok=True)
+    if said := settle_locks(state_dir):
+        print(f"longctx: {said}", file=sys.stderr)
     gone = deleted_by_hand(campaign, incomplete_files(state_dir))
     os.environ[REMEASURE_VARIABLE] = " ".join(point.name for point in gone)
     mark_stale(campaign)
+
+
+def settle_locks(state_dir: Path) -> str | None:
+    """Remove the locks that a killed run left here; say so, or whose they are where they stay."""
+    locks = sorted((state_dir / "locks").glob("*.lock"))
+    here, run = os.uname().nodename, state_dir / "longctx-run"
+    host, pid = run.read_text().split() if run.exists() else (here, "unknown")
+    if locks and host != here:
+        return f"a Snakemake on {host} (pid {pid}) holds this folder's lock; if it is gone: snakemake --unlock"
+    if other := live_run(Path.cwd()):
+        return (
+            f"another Snakemake (pid {other.pid}) is at work in this folder; what it makes is locked until it"
+            " ends. `snakemake report_now` and `longctx watch` work meanwhile."
+        )
+    for lock in locks:
+        lock.unlink(missing_ok=True)
+    write_atomic(run, f"{here} {os.getpid()}".encode())
+    return "removed the lock that a killed run left; going on where it stopped" if locks else None
 
 
 def own_jobs() -> None:
@@ -58,7 +66,7 @@ def incomplete_files(state_dir: Path) -> set[str]:
 
 
 def live_run(folder: Path) -> psutil.Process | None:
-    """Return another Snakemake main process whose working folder is `folder`, or None."""
+    """Return another Snakemake main process whose working folder is `folder`, or None; a cluster job's is not one."""
     me = psutil.Process()
     mine = {me.pid, *(parent.pid for parent in me.parents()), *(child.pid for child in me.children(recursive=True))}
     for process in psutil.process_iter(["pid"]):
@@ -72,7 +80,9 @@ def live_run(folder: Path) -> psutil.Process | None:
 
 def _is_snakemake(process: psutil.Process) -> bool:
     """A Python that runs Snakemake's program or module (not a shell or editor that only names it)."""
-    words = process.cmdline()[:4]
+    words = process.cmdline()
+    if words[-2:] == ["--mode", "remote"]:
+        return False
     return any(Path(word).name == "snakemake" for word in words[:2]) or words[1:3] == ["-m", "snakemake"]
 
 
