@@ -22,9 +22,12 @@ KEPT = re.compile(
 ROCM_VERSION = Path("/opt/rocm/.info/version")
 
 
-def host_facts() -> dict[str, Any]:
-    """Return a value for each name of tables.HOST_FACTS, None where this host doesn't say it (gpu_count 0: none)."""
-    cards = gpu.gpus()
+def host_facts(env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a value for each name of tables.HOST_FACTS, None where this host doesn't say it.
+
+    gpu_count: GPUs that a server with `env` sees; 0 where there are none.
+    """
+    cards = gpu.visible_gpus(env)
     names = sorted({str(card["name"]) for card in cards if card["name"]})
     facts = {
         "host": platform.node(),

@@ -16,6 +16,7 @@ from longctx.errors import ServerError
 MIB = 1 << 20
 TOLERANCE_BYTES = 1024 * MIB
 LIMIT_S = 120.0
+POLL_S = 0.5
 LEVEL_FILE = "gpu-level.json"
 NVIDIA_QUERY = "index,name,memory.used,memory.total,driver_version"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -85,13 +86,17 @@ def gpus() -> list[dict[str, Any]]:
     return []
 
 
-def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Return the memory in use by GPU index, of those visible through `env` (all, where it doesn't say)."""
+def visible_gpus(env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the GPUs that a server with `env` sees (all, where it doesn't say by number)."""
     environment = os.environ if env is None else env
-    visible = next((environment[name] for name in VISIBLE if environment.get(name)), "")
-    wanted = {part.strip() for part in visible.split(",")} if re.fullmatch(r"[\d,\s]+", visible) else None
-    used = {str(gpu["index"]): gpu["used"] for gpu in gpus() if gpu["used"] is not None}
-    return {index: size for index, size in used.items() if wanted is None or index in wanted}
+    listed = next((environment[name] for name in VISIBLE if environment.get(name)), "")
+    wanted = {int(part) for part in listed.split(",")} if re.fullmatch(r"\d+(,\d+)*", listed) else None
+    return [gpu for gpu in gpus() if wanted is None or gpu["index"] in wanted]
+
+
+def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return the memory in use by GPU index, of those visible through `env`."""
+    return {str(gpu["index"]): gpu["used"] for gpu in visible_gpus(env) if gpu["used"] is not None}
 
 
 @contextlib.contextmanager
@@ -134,7 +139,7 @@ def _wait(level: dict[str, int], limit_s: float) -> list[tuple[str, int, int]]:
         high = [(i, was, now[i]) for i, was in level.items() if now.get(i, 0) > was + TOLERANCE_BYTES]
         if not high or time.monotonic() > deadline:
             return high
-        time.sleep(0.5)
+        time.sleep(POLL_S)
 
 
 def _amd_text() -> str:

@@ -179,7 +179,7 @@ def _describe(recipe: Recipe, launch: Launch, kept: ownership.Kept, log: Log, po
         url=url,
         model=recipe.served_name,
         facts=said.server_facts(),
-        host_facts=environment.host_facts(),
+        host_facts=environment.host_facts(launch.env),
         contract=contracts.check(recipe, said),
         env_json=environment.environment_json(launch.env),
         command=log.masked_words(launch.command),
