@@ -22,8 +22,10 @@ except LongctxError as error:
 R = CAMPAIGN.results
 CONFIG_FILE = CAMPAIGN.save()
 NODE = NodeRequest(CAMPAIGN)
-# All cores of this machine, so that nothing runs beside a measurement; on a cluster node exclusivity sees to that.
+# All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1
+if workflow.remote_exec:
+    ALL_CORES = int(os.environ.get("SLURM_CPUS_ON_NODE", ALL_CORES))
 PYTHON = sys.executable
 SCRIPTS = f"PYTHONDONTWRITEBYTECODE=1 {PYTHON} {workflow.basedir}/scripts"
 PARTIAL_REPORT = " && ".join(
