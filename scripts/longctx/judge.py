@@ -9,7 +9,7 @@ from typing import Any
 
 from longctx import client, reasons
 from longctx.client import Answer
-from longctx.metrics import Window
+from longctx.metrics import Window, server_decode_tok_s
 
 # Shipping and parsing the ids is inside the client's TTFT: 0.9 s at 1Mi and 5.9 s at 8Mi were measured (under 1 µs a
 # token), so client TTFT may exceed the server's prefill by this much before the clocks disagree.
@@ -19,7 +19,10 @@ CLOCK_JUMP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log."""
+    """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log.
+
+    checkpoint_tokens: how far attempts that left a checkpoint had come, None where there was none.
+    """
 
     role: str
     expected_tokens: int
@@ -27,7 +30,7 @@ class Observation:
     window: Window
     jit_lines: list[str]
     caching: bool | None
-    checkpoint_expected: bool = False
+    checkpoint_tokens: int | None = None
     clock_tolerance: float = 0.15
 
 
@@ -79,11 +82,10 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         if not cached:
             yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
     elif seen.role in ("cold", "repeat", "resumed"):
-        if seen.checkpoint_expected:
-            if cached:
-                yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
-            else:
-                yield "no_external_hits", "an earlier attempt left a checkpoint, but no token was taken back from it"
+        if cached and seen.checkpoint_tokens is not None:
+            yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
+        elif seen.checkpoint_tokens and not cached:
+            yield "no_external_hits", f"an earlier attempt had prefilled {seen.checkpoint_tokens} tokens; none came back"
         elif cached:
             yield "cached", f"{cached} of {seen.expected_tokens} tokens came from the cache"
         elif cached is None and seen.caching is not False:
@@ -120,7 +122,7 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
     if judged.status == "failed":
         return {}
     slope = client.client_decode_tok_s(answer.chunks)
-    rate = client.server_decode_tok_s(answer.completion_tokens, window.itl_sum_s, window.decode_s)
+    rate = server_decode_tok_s(window, answer.completion_tokens)
     values: dict[str, Any] = {
         "decode_client_tok_s": slope,
         "decode_tok_s": slope if server_decode_s(window) is None else rate,
@@ -128,7 +130,7 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
         **_itl(answer),
     }
     if seen.role != "decode_only":
-        cold = not set(judged.reasons) & {"resumed", "no_external_hits"}
+        cold = "resumed" not in judged.reasons
         values["queue_s"] = window.queue_s
         # The times of a resumed prefill are not cold ones: they go into the stitched time alone.
         values["ttft_s" if cold else "resumed_ttft_s"] = answer.ttft_s

@@ -1,14 +1,16 @@
 """One request: sent, watched, judged and journalled as one row."""
 
+import contextlib
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from longctx import client, judge, metrics, progress
+from longctx import checkpoints, client, judge, metrics, progress
 from longctx.body import Ids, Prompt
 from longctx.config import Campaign
+from longctx.journal import JournalError
+from longctx.live import Live
 from longctx.points import PointRecord
 from longctx.power import PowerSampler
 from longctx.redact import redact
@@ -17,32 +19,36 @@ from longctx.server.facts import jit_lines
 
 # Log lines kept with a row; the whole log stays in its file.
 LOG_LINES = 20
+# Progress goes to the journal when tokens moved and, in a prefill of hours, not every second.
+JOURNALED_SHARE = 1 / 500
+SCRAPE_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
 class Session:
-    """A running server and what all its requests share. `say` writes a line for the user."""
+    """A running server and what all its requests share; `prior` is the prefill cost that shorter rungs showed."""
 
     campaign: Campaign
     mode: str
     server: Server
-    status: progress.StatusFile
-    say: Callable[[str], None]
+    live: Live
     steady: bool = True
-    extra: dict[str, Any] = field(default_factory=dict)
+    prior: progress.Cost | None = None
 
     def send(
         self, record: PointRecord, role: str, index: int, prompt: Ids | Prompt, tokens: int, new_tokens: int
     ) -> dict[str, Any]:
         """Send one request, write its trace and row to the point's journal, and return the row."""
         identity = {"role": role, "request_index": index}
-        earlier = record.begun_attempt(role, index) if self.campaign.raw["checkpoint"] else []
-        record.journal.append("begin", identity)
-        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, bool(earlier))
+        earlier = record.unfinished(role, index) if self.campaign.raw["checkpoint"] else []
+        record.begin(identity)
+        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, checkpoints.tokens_done(earlier))
         judged = judge.verdict(seen)
         if not self.steady and role != "warmup" and judged.status == "ok":
             judged = judge.Verdict("ok", (*judged.reasons, "not_steady"), judged.detail)
         row = self._row(record, seen, judged, new_tokens) | identity | facts
+        if "resumed" in judged.reasons:
+            row |= checkpoints.stitch(earlier, row["cached_tokens"], row["resumed_prefill_s"])
         record.journal.append("trace", identity | {"samples": _trace(seen.answer)})
         record.journal.append("row", row)
         return row
@@ -54,17 +60,20 @@ class Session:
         prompt: Ids | Prompt,
         tokens: int,
         new_tokens: int,
-        checkpoint_expected: bool,
+        checkpoint_tokens: int | None,
     ) -> tuple[judge.Observation, dict[str, Any]]:
         """Send the request between two readings of every instrument."""
         server, role = self.server, str(identity["role"])
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
+        watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"])
         sampler = progress.Sampler(
-            server.url,
-            total_tokens=tokens,
+            lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
+            tokens_total=tokens,
             capacity_tokens=server.capacity_tokens(),
-            stall_s=self.campaign.raw["measure"]["stall_s"],
-            on_sample=lambda sample: self._on_sample(record, identity, sample),
+            before=before,
+            prior=self.prior,
+            watchdog=watchdog,
+            on_sample=_Journaled(self.live, record, identity),
         )
         with sampler, PowerSampler() as power:
             answer = client.stream(
@@ -74,7 +83,7 @@ class Session:
                 max_new_tokens=new_tokens,
                 api_key=server.api_key,
                 alive=server.alive,
-                stalled=sampler.stalled,
+                stalled=watchdog.stalled,
                 on_token=sampler.first_token,
             )
         after = None
@@ -92,7 +101,7 @@ class Session:
             window=window,
             jit_lines=jit_lines(lines),
             caching=server.facts.get("prefix_caching"),
-            checkpoint_expected=checkpoint_expected,
+            checkpoint_tokens=checkpoint_tokens,
             clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
         )
         facts = {
@@ -102,10 +111,6 @@ class Session:
             **power.energy(),
         }
         return seen, facts
-
-    def _on_sample(self, record: PointRecord, identity: dict[str, Any], sample: progress.Sample) -> None:
-        record.journal.append("progress", identity | progress.as_row(sample))
-        self.status.sample(record.point.name, str(identity["role"]), sample)
 
     def _row(
         self, record: PointRecord, seen: judge.Observation, judged: judge.Verdict, new_tokens: int
@@ -139,8 +144,28 @@ class Session:
             **judge.measured_values(seen, judged),
             **self.server.facts,
             **self.server.host_facts,
-            **self.extra,
         }
+
+
+@dataclass(slots=True)
+class _Journaled:
+    """Shows each look at a prefill, and journals those at which it had moved."""
+
+    live: Live
+    record: PointRecord
+    identity: dict[str, Any]
+    last: progress.Progress | None = None
+
+    def __call__(self, now: progress.Progress) -> None:
+        self.live.sample(now)
+        if self.last is not None:
+            moved = now.tokens_done != self.last.tokens_done
+            if not moved or now.elapsed_s - self.last.elapsed_s < now.elapsed_s * JOURNALED_SHARE:
+                return
+        self.last = now
+        # On a full disk the prefill goes on: there is space held back for its row.
+        with contextlib.suppress(JournalError):
+            self.record.journal.append("progress", progress.progress_rows([now], **self.identity)[0])
 
 
 def refused_row(
