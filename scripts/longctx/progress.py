@@ -18,7 +18,7 @@ from longctx.metrics import Snapshot
 RATE_WINDOW_S = 10.0
 FIT_POINTS = 4
 FIT_SHARE = 0.01  # of the prompt must be done before a fit means anything
-RECENT = 0.75  # share of the time so far that the fit looks at: a prefix taken from a cache drops out
+JUMP = 10.0  # a step this much faster than the three after it came from a cache, not from the model
 DECODE_INTERVAL_S = 5.0
 LONGEST_GAP_S = 30.0  # a pause of our own (laptop lid, SIGSTOP) says nothing about the server
 QUIET_ROW_S = 60.0
@@ -75,7 +75,7 @@ def eta_s(points: Sequence[tuple[float, int]], total: int, now_s: float, prior: 
     if not points:
         return prior.at(total) if prior else None
     last_s, done = points[-1]
-    recent = [point for point in points if point[0] >= last_s - RECENT * (last_s - points[0][0])]
+    recent = points[_after_jump(points) :]
     if prior is None:
         cost = fit_cost(recent) if done >= FIT_SHARE * total else None
     else:
@@ -86,6 +86,17 @@ def eta_s(points: Sequence[tuple[float, int]], total: int, now_s: float, prior: 
     if cost is None:
         return None
     return max(0.0, cost.at(total) - cost.at(done) - max(0.0, now_s - last_s))
+
+
+def _after_jump(points: Sequence[tuple[float, int]]) -> int:
+    """Return the index of the first computed point after the last jump; a slow hiccup among fast steps is none."""
+    if len(points) < 5:
+        return 0
+    steps = np.diff(np.array(points, dtype=float), axis=0)
+    rates = steps[:, 1] / np.maximum(steps[:, 0], 1e-9)
+    following = np.median(np.lib.stride_tricks.sliding_window_view(rates[1:], 3), axis=1)
+    jumps = np.flatnonzero(rates[: len(following)] > JUMP * following)
+    return int(jumps[-1]) + 2 if len(jumps) else 0
 
 
 class Watchdog:

@@ -84,6 +84,15 @@ def test_a_prefix_taken_from_a_checkpoint_drops_out() -> None:
     assert eta_s(points, TOTAL, points[-1][0]) == pytest.approx(left, rel=0.05)
 
 
+def test_a_hiccup_of_the_server_is_no_jump() -> None:
+    cost = Cost(1e-5, 1e-11)
+    points = [(seconds + (5.0 if i > 20 else 0.0), n) for i, (seconds, n) in enumerate(curve(cost, 0.8))]
+    left = cost.at(TOTAL) - cost.at(points[-1][1])
+    assert eta_s(points, TOTAL, points[-1][0], prior=cost) == pytest.approx(
+        left * points[-1][0] / cost.at(points[-1][1]), rel=0.05
+    )
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(1, TOTAL)), max_size=20), st.none() | costs)
 def test_eta_is_never_negative_nor_infinite(points: list[tuple[float, int]], prior: Cost | None) -> None:
     points = sorted(set(points))
