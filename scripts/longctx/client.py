@@ -26,6 +26,7 @@ from longctx.sse import SseParser
 __all__ = ["Answer", "Chunk", "Itl", "client_decode_tok_s", "coalesced", "itl", "stream"]
 
 ERROR_BODY_BYTES = 1 << 16
+_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
 _DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNORECASE)
 _TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
 
@@ -216,7 +217,7 @@ class _Request:
         try:
             with httpcore.ConnectionPool(network_backend=WatchedBackend(self.watch)) as pool:
                 self._read(pool, body, received)
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+        except _BROKEN as error:
             if received.complete():
                 return
             if self.watch.died():

@@ -299,6 +299,11 @@ def test_nobody_listens() -> None:
     check_failed(ask(f"http://127.0.0.1:{port}"), "connection", f"127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://no-such-host.invalid"])
+def test_an_address_that_cannot_be_right(url: str) -> None:
+    check_failed(ask(url), "connection", url)
+
+
 def test_a_server_that_answers_before_it_has_read_everything() -> None:
     """An early 413 must be read even while megabytes of request are still waiting to be sent."""
     hold = threading.Event()
