@@ -2,8 +2,11 @@
 
 One JSON record a line, each with its own checksum, appended and fsynced. Snakemake does not know the file, so no re-run
 deletes it. A torn last line (power cut, full disk) is dropped; a damaged line in the middle is skipped and counted.
+Before each request a little disk space is held back, so that a disk that fills up during a prefill of hours still takes
+its row.
 """
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,6 +18,11 @@ import orjson
 
 from longctx.errors import LongctxError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+RESERVE_BYTES = 1 << 20
+# What a finished request may write into the space held back.
+PRECIOUS = ("trace", "row")
+
 
 class JournalError(LongctxError):
     """The journal can't be written, so nothing measured from here on would be safe."""
@@ -22,7 +30,7 @@ class JournalError(LongctxError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One journal line: `kind` is header, server, begin, progress, row, trace or note; `data` its JSON content."""
+    """One journal line: `kind` is header, server, begin, progress, trace, row, done or reopened; `data` its content."""
 
     kind: str
     data: dict[str, Any]
@@ -34,9 +42,9 @@ def _encode(record: Record) -> bytes:
 
 
 def _decode(line: bytes) -> Record | None:
-    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    checksum, _, body = line.partition(b" ")
     try:
-        if int(checksum, 16) != zlib.crc32(body):
+        if len(checksum) != 8 or int(checksum, 16) != zlib.crc32(body):
             return None
         kind, data = orjson.loads(body)
     except ValueError:
@@ -45,52 +53,76 @@ def _decode(line: bytes) -> Record | None:
 
 
 def read(path: Path) -> tuple[list[Record], int]:
-    """Return the sound records and how many lines were damaged; no file is an empty journal."""
-    if not path.exists():
+    """Return the sound records and how many lines were damaged; no file is an empty journal.
+
+    What follows the last newline is a write that never ended: neither sound nor damaged.
+    """
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
         return [], 0
-    decoded = [_decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.strip()]
+    decoded = [_decode(line) for line in lines if line]
     sound = [record for record in decoded if record is not None]
     return sound, len(decoded) - len(sound)
 
 
 @dataclass(slots=True)
 class Journal:
-    """An open journal. `records` holds what it had and what was appended."""
+    """An open journal. `records` holds what it had and what was appended; `reserve` is the file of space held back."""
 
     path: Path
     records: list[Record] = field(default_factory=list)
     damaged: int = 0
+    reserve: Path | None = None
 
     @classmethod
-    def open(cls, path: Path) -> "Journal":
+    def open(cls, path: Path, reserve: Path | None = None) -> "Journal":
         """Read what is there and cut off a torn last line, so that appending starts on a fresh one."""
         records, damaged = read(path)
         if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
             os.truncate(path, content.rfind(b"\n") + 1)
-        return cls(path, records, damaged)
+        return cls(path, records, damaged, reserve)
 
     def append(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write one record and wait until it is on disk; JournalError says why that failed."""
         record = Record(kind, dict(data))
         line = _encode(record)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab", buffering=0) as file:
-                start = file.seek(0, os.SEEK_END)
-                try:
-                    while line:
-                        line = line[file.write(line) or 0 :]
-                    os.fsync(file.fileno())
-                except OSError:
-                    # A half-written line would swallow the next record: take it back.
-                    file.truncate(start)
+            try:
+                _write(self.path, line)
+            except OSError as error:
+                if error.errno not in FULL or kind not in PRECIOUS or not self._release():
                     raise
+                _write(self.path, line)
         except OSError as error:
-            raise JournalError(
-                f"cannot write the journal {self.path}: {error.strerror}; free space or fix the folder, then run the"
-                " same command again: finished rows are kept"
-            ) from error
+            raise self._trouble(error) from error
         self.records.append(record)
+
+    def secure(self) -> None:
+        """Hold back disk space for one request's trace and row; JournalError where there is none."""
+        if self.reserve is None or (self.reserve.exists() and self.reserve.stat().st_size == RESERVE_BYTES):
+            return
+        try:
+            self.reserve.parent.mkdir(parents=True, exist_ok=True)
+            # Random, so that no file system stores it in less.
+            self.reserve.write_bytes(os.urandom(RESERVE_BYTES))
+        except OSError as error:
+            self._release()
+            raise self._trouble(error) from error
+
+    def _release(self) -> bool:
+        """Give the space held back to whoever writes next; return whether there was any."""
+        try:
+            os.unlink(self.reserve or "")
+        except OSError:
+            return False
+        return True
+
+    def _trouble(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"cannot write the journal {self.path}: {error.strerror}; free space or fix the folder, then run the"
+            " same command again: finished rows are kept"
+        )
 
     def of_kind(self, kind: str) -> Iterator[dict[str, Any]]:
         return (record.data for record in self.records if record.kind == kind)
@@ -101,10 +133,43 @@ class Journal:
 
     def archive(self) -> Path:
         """Set the journal aside under a new name in `superseded/` and start empty."""
-        number = 1
-        while (target := self.path.parent / "superseded" / f"{self.path.stem}.{number}.jsonl").exists():
-            number += 1
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(self.path, target)
+        target = set_aside(self.path)
         self.records, self.damaged = [], 0
         return target
+
+
+def set_aside(path: Path) -> Path:
+    """Move a journal to a new name in `superseded/` beside it, and return that."""
+    number = 1
+    while (target := path.parent / "superseded" / f"{path.stem}.{number}.jsonl").exists():
+        number += 1
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+    return target
+
+
+def _write(path: Path, line: bytes) -> None:
+    """Append to the file and wait until it, and its name where it is new, are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with open(path, "ab", buffering=0) as file:
+        start = file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[file.write(line) or 0 :]
+            os.fsync(file.fileno())
+        except OSError:
+            # A half-written line would swallow the next record: take it back.
+            file.truncate(start)
+            raise
+    if new:
+        for folder in (path.parent, path.parent.parent):
+            _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

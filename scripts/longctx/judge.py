@@ -85,7 +85,10 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         if cached and seen.checkpoint_tokens is not None:
             yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
         elif seen.checkpoint_tokens and not cached:
-            yield "no_external_hits", f"an earlier attempt had prefilled {seen.checkpoint_tokens} tokens; none came back"
+            yield (
+                "no_external_hits",
+                f"an earlier attempt had prefilled {seen.checkpoint_tokens} tokens; none came back",
+            )
         elif cached:
             yield "cached", f"{cached} of {seen.expected_tokens} tokens came from the cache"
         elif cached is None and seen.caching is not False:
@@ -95,7 +98,9 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
 def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:
     """Compare what both clocks can see: TTFT against queue + prefill, and the two decode rates."""
     answer, window = seen.answer, seen.window
-    if answer.ttft_s is not None and window.prefill_s is not None and seen.role != "decode_only":
+    # Reading a checkpoint is neither queue nor prefill to the server.
+    comparable = seen.role != "decode_only" and not (seen.checkpoint_tokens is not None and _cached_tokens(seen))
+    if comparable and answer.ttft_s is not None and window.prefill_s is not None:
         server_s = window.prefill_s + (window.queue_s or 0.0)
         slack = SHIPPING_S + SHIPPING_S_PER_TOKEN * seen.expected_tokens + seen.clock_tolerance * answer.ttft_s
         if not -seen.clock_tolerance * answer.ttft_s - 0.01 <= answer.ttft_s - server_s <= slack:

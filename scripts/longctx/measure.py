@@ -1,26 +1,24 @@
 """The protocol: one server climbs its points, short rungs first; every request ends as a row in its point's journal."""
 
-import os
 import platform
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-import psutil
 
-from longctx import checkpoints, progress, prompt, tables
+from longctx import checkpoints, limits, progress, prompt, tables
 from longctx.body import Ids
 from longctx.config import Campaign, Point
 from longctx.errors import ServerError
-from longctx.points import PointRecord, only_one
+from longctx.journal import read
+from longctx.live import Live
+from longctx.owner import ending_with_owner
+from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
-from longctx.resume import OWNER_VARIABLE
 from longctx.server import serve
 from longctx.warmup import cycled, warm_up
 
@@ -36,8 +34,8 @@ def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
     LongctxError only for what makes all measuring pointless (full disk, second run); a point's own trouble is a row.
     """
     with ExitStack() as stack:
+        stack.enter_context(ending_with_owner())
         stack.enter_context(only_one(campaign, points))
-        stack.enter_context(_end_with_owner())
         job = _Job(campaign, sorted(points), say)
         job.run()
         return job.finish()
@@ -45,30 +43,42 @@ def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
 
 class _Job:
     def __init__(self, campaign: Campaign, points: Sequence[Point], say: Say) -> None:
-        self.campaign, self.points, self.say = campaign, points, say
+        self.campaign, self.points = campaign, points
         self.mode = points[0].mode
-        self.status = progress.StatusFile(campaign.results / "status.json", campaign.name)
+        self.live = Live(campaign, say)
         self.checkpoint_dir = checkpoints.folder(campaign, points)
         self.records: dict[Point, PointRecord] = {}
         for point in points:
             sha = prompt.read_sha(self._prompt_path(point))
             self.records[point], said = PointRecord.open(campaign, point, sha)
             if said:
-                say(said)
+                self.live.say(said)
 
     def _prompt_path(self, point: Point) -> Path:
         return self.campaign.results / "prompts" / f"{point.label}.parquet"
 
     def run(self) -> None:
         """Serve until every point is measured or has failed; a dead server costs its point, not the others."""
+        self._check_checkpoint()
         todo = [point for point in self.points if self.records[point].missing() and not self._refused(point)]
         while todo:
             try:
                 self._serve(todo)
             except ServerError as error:
-                for point in todo:
+                lost = self._lost(todo, error)
+                for point in lost:
                     self._refuse(point, error.reason, str(error))
-                return
+                todo = [point for point in todo if point not in lost]
+
+    def _lost(self, todo: Sequence[Point], error: ServerError) -> list[Point]:
+        """Which points a server that did not start costs: all, but of a KV cache too small only those too long."""
+        if error.reason != "kv_too_small":
+            return list(todo)
+        headroom, longest = self.campaign.raw["serve"]["headroom_tokens"], max(todo).length
+        room = (error.kv_tokens or longest + headroom) - headroom
+        lost = [point for point in todo if point.length == longest or point.length > room]
+        limits.remember(self.campaign, min(lost), str(error))
+        return lost
 
     def _refused(self, point: Point) -> bool:
         """Refuse, before a server is started, what the plan or the validation rules out."""
@@ -89,6 +99,8 @@ class _Job:
         ]
         if planned and planned[0]["fits"] is False:
             return "does_not_fit", " ".join(filter(None, (planned[0]["reason"], planned[0]["mend"])))
+        if skipped := limits.why_skipped(self.campaign, point):
+            return "kv_too_small", skipped
         if self.checkpoint_dir and planned and planned[0]["kv_bytes_per_rank"]:
             serve_config = self.campaign.raw["serve"]
             ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
@@ -97,20 +109,33 @@ class _Job:
                 return "disk_full", shortage
         return None
 
+    def _check_checkpoint(self) -> None:
+        """Drop what cannot help: other recipes' checkpoints, and one that attempts failed on again and again."""
+        if self.checkpoint_dir is None:
+            return
+        checkpoints.remove_foreign(self.checkpoint_dir)
+        for point, record in self.records.items():
+            if any(checkpoints.useless(record.unfinished(*key)) for key in record.missing()):
+                self.live.say(
+                    f"{point.name}: two attempts got no further with the checkpoint, so it starts from nothing"
+                )
+                checkpoints.remove(self.checkpoint_dir)
+
     def _refuse(self, point: Point, reason: str, detail: str) -> None:
         record = self.records[point]
         for role, index in record.missing():
             row = refused_row(self.campaign, record, role, index, reason, detail)
             record.journal.append("row", row)
-        self.say(f"{point.name}: {reason}: {detail}")
-        self.status.point(point.name, "failed", detail)
+        self.live.begin(point, "refused")
+        self.live.say(f"{point.name}: {reason}: {detail}")
+        self.live.end("failed", detail)
 
     def _serve(self, todo: list[Point]) -> None:
         """Start a server for `todo` and climb; points done or failed leave the list. Returns when the server died."""
         campaign, longest = self.campaign, max(todo)
         label = todo[0].name if len(todo) == 1 else f"{self.mode}-{todo[0].run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"
-        self.status.phase(f"starting the server for {label}")
+        self.live.begin(todo[0], "starting the server")
         with serve(
             campaign.recipe(self.mode, longest.length, self.checkpoint_dir),
             campaign.launcher(),
@@ -119,12 +144,14 @@ class _Job:
             campaign=campaign.name,
             start_timeout_s=campaign.raw["serve"]["start_timeout_s"],
             contract=campaign.raw["serve"]["contract"],
-            on_log=self.status.log_line,
+            on_log=self.live.log_line,
         ) as server:
             for point in todo:
                 self.records[point].journal.append("server", self._server_row(point, server, log_path))
-            session = Session(campaign, self.mode, server, self.status, self.say)
+            session = Session(campaign, self.mode, server, self.live)
             self._warm_up(session, todo[0], longest)
+            if not server.alive():
+                raise ServerError(f"while warming up {server.death_reason()}", "server_died")
             while todo and server.alive():
                 self._measure_point(session, todo.pop(0))
 
@@ -138,11 +165,14 @@ class _Job:
 
     def _warm_up(self, session: Session, first: Point, longest: Point) -> None:
         path, record = self._prompt_path(first), self.records[first]
-        source, last = prompt.read_ids(path), prompt.n_variants(path) - 1
-        self.status.phase(f"warming up for {first.name}")
+        last = prompt.n_variants(path) - 1
+        self.live.phase(f"{first.name}: warming up")
+
+        # No warm-up prompt twice, or a checkpoint would answer it.
+        starts = len(list(record.journal.of_kind("server"))) - 1
 
         def ids(index: int, count: int) -> Ids:
-            return np.concatenate([prompt.first_id(path, last - index), cycled(source, count)[1:]])
+            return np.roll(cycled(next(prompt.iter_ids(path, last - index)), count), starts)
 
         session.steady = warm_up(
             lambda index, ids, new: session.send(record, "warmup", index, ids, len(ids), new),
@@ -156,26 +186,34 @@ class _Job:
     def _measure_point(self, session: Session, point: Point) -> None:
         record = self.records[point]
         if shortage := self._gate(session, point):
+            limits.remember(self.campaign, point, shortage)
             self._refuse(point, "kv_too_small", shortage)
             return
-        self.status.point(point.name, "running")
+        self.live.begin(point, "measuring")
+        session.prior = self._prior(point)
         if self.mode == "reuse" and ("cold", 0) not in record.missing():
             # The prefix of an earlier, killed server is gone: make it resident again.
-            self._request(session, point, "warmup", 100, 0)
+            self._request(session, point, "warmup", 100)
         for role, index in record.missing():
-            row = self._request(session, point, role, index, self._variant(point, index))
-            retries = self.campaign.raw["measure"]["retry_doubtful"]
-            while row["status"] == "doubtful" and retries and session.server.alive():
-                self.say(f"{point.name} {role} {index}: doubtful ({row['reason']}), repeated: {row['detail']}")
-                row, retries = (
-                    self._request(session, point, role, index, self._variant(point, index) + MEASURED_VARIANTS),
-                    retries - 1,
-                )
-            self.say(describe(point, row))
+            row = self._request(session, point, role, index)
+            while row["status"] == "doubtful" and (role, index) in record.missing() and session.server.alive():
+                self.live.say(f"{point.name} {role} {index}: doubtful ({row['reason']}), repeated: {row['detail']}")
+                row = self._request(session, point, role, index)
+            self.live.say(describe(point, row))
             if row["status"] == "failed" and not session.server.alive():
                 break
-        failed = bool(record.missing())
-        self.status.point(point.name, "failed" if failed else "done")
+        self.live.end("failed" if record.missing() else "done", row["reason"] if record.missing() else None)
+
+    def _prior(self, point: Point) -> progress.Cost | None:
+        """What shorter rungs of this mode cost so far: the shape of this prefill's ETA."""
+        seen = {
+            (row["prefill_s"], row["length"])
+            for other in self.campaign.points(self.mode)
+            if other.length < point.length
+            for row in rows_of(read(journal_path(self.campaign, other))[0])
+            if row.get("prefill_s")
+        }
+        return progress.fit_cost(sorted(seen, key=lambda pair: pair[1]))
 
     def _gate(self, session: Session, point: Point) -> str | None:
         """Return a sentence with both numbers where the server's own KV capacity cannot hold the point."""
@@ -188,25 +226,25 @@ class _Job:
             f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length or the weights"
         )
 
-    def _variant(self, point: Point, index: int) -> int:
-        """Which prompt: every pass and repeat has its own first token; reuse queries share their pass's prefix."""
-        if point.mode != "prefill":
-            return point.pass_index % MEASURED_VARIANTS
-        return ((point.pass_index - 1) * self.campaign.repeats(point.length) + index) % MEASURED_VARIANTS
+    def _variant(self, point: Point, role: str, index: int) -> int:
+        """Which prompt: every pass and repeat has its own first token; reuse queries share their pass's prefix.
 
-    def _request(self, session: Session, point: Point, role: str, index: int, variant: int) -> dict[str, Any]:
-        ids = prompt.read_ids(self._prompt_path(point), variant)
+        A doubtful request is repeated with another prompt; a killed or failed one with its own, for its checkpoint.
+        """
+        variant = point.pass_index
+        if point.mode == "prefill":
+            variant = (point.pass_index - 1) * self.campaign.repeats(point.length) + index
+        again = role in ("cold", "repeat", "decode_only") and self.records[point].doubts(role, index)
+        return variant % MEASURED_VARIANTS + (MEASURED_VARIANTS if again else 0)
+
+    def _request(self, session: Session, point: Point, role: str, index: int) -> dict[str, Any]:
+        path, record = self._prompt_path(point), self.records[point]
+        ids = prompt.read_ids(path, self._variant(point, role, index))
         if role == "reuse":
+            query = index - 1 + (MEASURED_VARIANTS if record.doubts(role, index) else 0)
             count = self.campaign.raw["reuse"]["suffix_tokens"]
-            ids = np.concatenate([ids, prompt.read_suffix_ids(self._prompt_path(point), index - 1, count)])
-        record = self.records[point]
-        earlier = record.begun_attempt(role, index) if self.checkpoint_dir else []
-        row = session.send(record, role, index, ids, len(ids), self.campaign.raw["max_new_tokens"])
-        if "resumed" in row["reasons"]:
-            row = row | {"resumed_from": row["cached_tokens"]}
-            row |= checkpoints.stitch(earlier, row["cached_tokens"], row["resumed_prefill_s"])
-            record.journal.append("row", row)
-        return row
+            ids = np.concatenate([ids, prompt.read_suffix_ids(path, query, count)])
+        return session.send(record, role, index, ids, len(ids), self.campaign.raw["max_new_tokens"])
 
     def finish(self) -> int:
         """Assemble the points' Parquets, drop their checkpoints, and count the points that failed."""
@@ -231,29 +269,3 @@ def describe(point: Point, row: dict[str, Any]) -> str:
     decode = "" if row.get("decode_tok_s") is None else f" decode {row['decode_tok_s']:.1f} tok/s"
     marks = f" ({', '.join(row['reasons'])})" if row["reasons"] else ""
     return head + ttft + decode + marks
-
-
-@contextmanager
-def _end_with_owner() -> Iterator[None]:
-    """End this process as by SIGTERM when the Snakemake that started it is gone; SIGTERM unwinds like Ctrl-C."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
-    owner = os.environ.get(OWNER_VARIABLE)
-    over = threading.Event()
-    if owner and psutil.pid_exists(int(owner)):
-        threading.Thread(target=_watch_owner, args=(psutil.Process(int(owner)), over), daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _watch_owner(owner: psutil.Process, over: threading.Event) -> None:
-    while not over.wait(1.0):
-        if not owner.is_running() or owner.status() == psutil.STATUS_ZOMBIE:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return

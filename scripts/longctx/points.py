@@ -3,21 +3,21 @@
 import fcntl
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from longctx import tables
+from longctx.checkpoints import Attempt
 from longctx.config import Campaign, Point, changed_settings
-from longctx.errors import LongctxError
-from longctx.journal import Journal, Record, read
+from longctx.errors import DataError, LongctxError
+from longctx.journal import Journal, Record, read, set_aside
 
 # A measurement whose Snakemake was killed notices that and ends its server first.
 ORPHAN_GRACE_S = 60.0
-REMEASURE_VARIABLE = "LONGCTX_REMEASURE"
 OUTPUTS = {
     "measurements": ("row", tables.MEASUREMENTS),
     "servers": ("server", tables.SERVERS),
@@ -40,6 +40,11 @@ def is_done(records: Iterable[Record]) -> bool:
     return bool(states) and states[-1] == "done"
 
 
+def rows_of(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Every attempt's row, oldest first."""
+    return [record.data for record in records if record.kind == "row"]
+
+
 @dataclass(slots=True)
 class PointRecord:
     """One point's journal, opened for the current recipe and prompt."""
@@ -50,22 +55,17 @@ class PointRecord:
 
     @classmethod
     def open(cls, campaign: Campaign, point: Point, prompt_sha256: str | None) -> tuple["PointRecord", str | None]:
-        """Open the journal, first setting one aside that belongs to another recipe or prompt or is to be redone.
+        """Open the journal, first setting one aside that belongs to another recipe or prompt.
 
-        Returns the record and a sentence about what was set aside and why, or None.
+        Returns the record and a sentence about what could not be kept and why, or None.
         """
-        journal = Journal.open(journal_path(campaign, point))
+        journal = Journal.open(journal_path(campaign, point), campaign.results / "journal" / ".reserve")
         identity = {**campaign.settings(point.mode), "prompt_sha256": prompt_sha256}
         said = None
-        if journal.header is not None:
-            changed = list(changed_settings(journal.header["settings"], identity))
-            if changed:
-                said = f"{point.name}: measured again, since {'; '.join(changed)}"
-            elif point.name in os.environ.get(REMEASURE_VARIABLE, "").split() and is_done(journal.records):
-                # 'done' is in the old journal only: a SLURM job that is run again must not set its own rows aside.
-                said = f"{point.name}: measured again, since its Parquet was deleted"
-            if said:
-                said += f" (what was there is kept in {journal.archive()})"
+        if strange := _strangeness(journal, identity, campaign.recipe_hash(point.mode)):
+            said = f"{point.name}: measured again, since {strange} (what was there is kept in {journal.archive()})"
+        elif journal.damaged:
+            said = f"{point.name}: {journal.damaged} damaged lines of its journal are left out"
         if journal.header is None:
             journal.append(
                 "header",
@@ -77,31 +77,54 @@ class PointRecord:
 
     def rows(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The last attempt of each request, by role and request index."""
-        return {(row["role"], row["request_index"]): row for row in self.journal.of_kind("row")}
+        return {(row["role"], row["request_index"]): row for row in rows_of(self.journal.records)}
 
     def missing(self) -> list[tuple[str, int]]:
-        """Requests without a finished (ok or doubtful) row, in order."""
-        rows = self.rows()
-        wanted = self.campaign.requests(self.point)
-        return [key for key in wanted if key not in rows or rows[key]["status"] == "failed"]
+        """Requests without a finished row, in order: never ended, failed, or doubtful with a repetition left."""
+        rows, allowed = self.rows(), self.campaign.raw["measure"]["retry_doubtful"]
+        return [
+            key
+            for key in self.campaign.requests(self.point)
+            if key not in rows
+            or rows[key]["status"] == "failed"
+            or (rows[key]["status"] == "doubtful" and self.doubts(*key) <= allowed)
+        ]
 
-    def begun_attempt(self, role: str, index: int) -> list[dict[str, Any]]:
-        """Progress samples of the last attempt at a request that was begun and never ended, oldest first."""
-        samples: list[dict[str, Any]] = []
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        """Note that a request begins, with disk space held back for its row."""
+        self.journal.secure()
+        self.journal.append("begin", identity)
+
+    def doubts(self, role: str, index: int) -> int:
+        """How many attempts at a request ended as doubtful."""
+        keys = ((row["role"], row["request_index"], row["status"]) for row in rows_of(self.journal.records))
+        return sum(key == (role, index, "doubtful") for key in keys)
+
+    def unfinished(self, role: str, index: int) -> list[Attempt]:
+        """The attempts since the request's last finished row, oldest first.
+
+        Killed or failed, each of them may have left a checkpoint of what it had prefilled.
+        """
+        attempts: list[Attempt] = []
         for record in self.journal.records:
             data = record.data
             if (data.get("role"), data.get("request_index")) != (role, index):
                 continue
-            if record.kind in ("begin", "row"):
-                samples = []
-            elif record.kind == "progress":
-                samples.append(data)
-        return samples
+            if record.kind == "begin":
+                attempts.append(Attempt())
+            elif record.kind == "row" and data["status"] != "failed":
+                attempts = []
+            elif attempts and record.kind == "row":
+                attempts[-1].failed = True
+            elif attempts and record.kind == "progress":
+                attempts[-1].samples.append(data)
+        return attempts
 
-    def assemble(self) -> None:
+    def assemble(self, names: Iterable[str] = tuple(OUTPUTS)) -> None:
         """Write the point's Parquets: the last attempt of each request, with its trace and progress."""
         metadata = {"campaign": self.campaign.name, "recipe_hash": self.campaign.recipe_hash(self.point.mode)}
-        for table, (kind, schema) in OUTPUTS.items():
+        for table in names:
+            kind, schema = OUTPUTS[table]
             rows = self._final(kind)
             known = [_typed({k: v for k, v in row.items() if k in schema.names}) for row in rows]
             tables.write_rows(output_path(self.campaign, self.point, table), schema, known, metadata)
@@ -168,20 +191,63 @@ def _locked(path: Path, what: str) -> Iterator[None]:
             except OSError:
                 break  # a disk without locks can't guard anything
         job = os.environ.get("SLURM_JOB_ID")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}" + (f", SLURM job {job}" if job else ""))
-        file.flush()
+        holder = f"process {os.getpid()} on {os.uname().nodename}" + (f", SLURM job {job}" if job else "")
+        with suppress(OSError):  # a full disk
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), holder.encode())
         yield
 
 
-def deleted_by_hand(campaign: Campaign, incomplete: Container[str]) -> list[Point]:
-    """Points whose journal says 'done' while their measurement is gone, though no killed job explains it.
+def set_aside_deleted(campaign: Campaign) -> list[str]:
+    """Set aside the journals of points whose measurement was deleted by hand; return a sentence for each.
 
-    `incomplete`: paths that Snakemake marked as being made when it was killed.
+    By hand: the point is done and its measurement gone while its server's Parquet is there. (Snakemake deletes a job's
+    outputs in their order, measurements last, so what it or a kill leaves never looks like that.)
     """
-    gone = []
+    said = []
     for point in campaign.points():
-        path = output_path(campaign, point, "measurements")
-        if not path.exists() and str(path) not in incomplete and is_done(read(journal_path(campaign, point))[0]):
-            gone.append(point)
-    return gone
+        if (
+            output_path(campaign, point, "measurements").exists()
+            or not output_path(campaign, point, "servers").exists()
+        ):
+            continue
+        path = journal_path(campaign, point)
+        if is_done(read(path)[0]):
+            said.append(
+                f"{point.name}: its measurement was deleted, so it is measured again (what was there is kept in"
+                f" {set_aside(path)})"
+            )
+    return said
+
+
+def mend(campaign: Campaign) -> list[str]:
+    """Write damaged Parquets of done points anew from their journals; return a sentence for each point."""
+    said = []
+    for point in campaign.points():
+        damaged = [name for name in OUTPUTS if _damaged(output_path(campaign, point, name))]
+        records = read(journal_path(campaign, point))[0] if damaged else []
+        if is_done(records):
+            PointRecord(campaign, point, Journal(journal_path(campaign, point), records)).assemble(damaged)
+            said.append(f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal")
+    return said
+
+
+def _damaged(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        tables.read_rows(path)
+    except DataError:
+        return True
+    return False
+
+
+def _strangeness(journal: Journal, identity: Mapping[str, Any], recipe_hash: str) -> str | None:
+    """Say in what a journal differs from the recipe and prompt at hand, None where it can be continued."""
+    if journal.header is not None:
+        changed = list(changed_settings(journal.header["settings"], identity))
+        return "; ".join(changed) or None
+    known = {(row["recipe_hash"], row["prompt_sha256"]) for row in rows_of(journal.records) if "prompt_sha256" in row}
+    if known <= {(recipe_hash, identity["prompt_sha256"])}:
+        return None
+    return "the head of its journal is damaged and its rows are of another recipe or prompt"

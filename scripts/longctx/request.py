@@ -41,8 +41,9 @@ class Session:
         """Send one request, write its trace and row to the point's journal, and return the row."""
         identity = {"role": role, "request_index": index}
         earlier = record.unfinished(role, index) if self.campaign.raw["checkpoint"] else []
+        reached = max((attempt.reached for attempt in earlier), default=None)
         record.begin(identity)
-        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, checkpoints.tokens_done(earlier))
+        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, reached)
         judged = judge.verdict(seen)
         if not self.steady and role != "warmup" and judged.status == "ok":
             judged = judge.Verdict("ok", (*judged.reasons, "not_steady"), judged.detail)

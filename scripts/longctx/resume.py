@@ -1,105 +1,122 @@
-"""What a run must set right before it starts: stale locks of a killed run, and a summary that lacks a point.
+"""What a run must set right before it starts: what a killed run left, damaged files, and a summary that lacks a point.
 
 Snakemake leaves its lock when it is killed, and does not notice a deleted measurement while the summary is newer.
 """
 
-import base64
-import binascii
+import fcntl
 import os
 import sys
-import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
-import psutil
-
-from longctx.config import Campaign
-from longctx.points import REMEASURE_VARIABLE, deleted_by_hand, output_path
+from longctx.config import Campaign, Point
+from longctx.errors import LongctxError
+from longctx.limits import RUN_VARIABLE
+from longctx.owner import own_jobs
+from longctx.points import mend, output_path, set_aside_deleted
 from longctx.tables import write_atomic
 
-OWNER_VARIABLE = "LONGCTX_OWNER_PID"
+# Lock files that this process holds until it ends, however it ends.
+_held: dict[Path, IO[str]] = {}
 
 
-def before_run(campaign: Campaign, state_dir: Path) -> None:
-    """Called while the Snakefile is read by the main process; `state_dir` is Snakemake's own folder."""
+def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False) -> None:
+    """Called by the main Snakemake while it reads the Snakefile; `state_dir` is Snakemake's own folder.
+
+    `only_looks`: this run makes nothing that another run makes. LongctxError where a live run holds the campaign.
+    """
     own_jobs()
-    if said := settle_locks(state_dir):
-        print(f"longctx: {said}", file=sys.stderr)
-    gone = deleted_by_hand(campaign, incomplete_files(state_dir))
-    os.environ[REMEASURE_VARIABLE] = " ".join(point.name for point in gone)
-    mark_stale(campaign)
+    os.environ[RUN_VARIABLE] = uuid.uuid4().hex
+    said = [settle_locks(state_dir)]
+    lock = campaign.results / ".config" / "run.lock"
+    mine = _hold(lock)
+    if not (mine or only_looks):
+        host, pid = _holder(lock)
+        raise LongctxError(
+            f"another run (process {pid} on {host}) is at work on {campaign.results}, so nothing is made here until it"
+            f" ends; `snakemake --cores 1 report_now` and `longctx watch {campaign.results}` work meanwhile"
+        )
+    if mine:
+        said += [*set_aside_deleted(campaign), *mend(campaign)]
+        mark_stale(campaign)
+    if only_looks:
+        _held.pop(lock).close()
+    for sentence in filter(None, said):
+        print(f"longctx: {sentence}", file=sys.stderr, flush=True)
 
 
 def settle_locks(state_dir: Path) -> str | None:
-    """Remove the locks that a killed run left here; say so, or whose they are where they stay."""
-    locks = sorted((state_dir / "locks").glob("*.lock"))
-    here, run = os.uname().nodename, state_dir / "longctx-run"
-    host, pid = run.read_text().split() if run.exists() else (here, "unknown")
-    if locks and host != here:
-        return f"a Snakemake on {host} (pid {pid}) holds this folder's lock; if it is gone: snakemake --unlock"
-    if other := live_run(Path.cwd()):
-        return (
-            f"another Snakemake (pid {other.pid}) is at work in this folder; what it makes is locked until it"
-            " ends. `snakemake report_now` and `longctx watch` work meanwhile."
-        )
+    """Remove the Snakemake locks that a killed run left here; say so, or whose they are where they stay.
+
+    Every run holds `longctx-run` beside others for as long as it lives: who gets it alone knows that no other lives.
+    """
+    run, locks = state_dir / "longctx-run", sorted((state_dir / "locks").glob("*.lock"))
+    host, pid = _holder(run)
+    if locks and host not in (os.uname().nodename, "unknown"):
+        return f"a Snakemake on {host} (process {pid}) holds this folder's lock; if it is gone: snakemake --unlock"
+    if not _hold(run, shared=True):
+        return None
     for lock in locks:
         lock.unlink(missing_ok=True)
-    write_atomic(run, f"{here} {os.getpid()}".encode())
     return "removed the lock that a killed run left; going on where it stopped" if locks else None
 
 
-def own_jobs() -> None:
-    """Called on a cluster node: a job's measurement ends with the Snakemake of that job, not with a stranger's pid."""
-    os.environ[OWNER_VARIABLE] = str(os.getpid())
+def _hold(path: Path, *, shared: bool = False) -> bool:
+    """Lock a file until this process ends; return whether nobody else holds it. `shared`: stay beside others.
 
-
-def incomplete_files(state_dir: Path) -> set[str]:
-    """Paths that Snakemake was making when it was killed (it deletes an output before it makes it again)."""
-    root = state_dir / "incomplete"
-    names = ["".join(part.removeprefix("@") for part in file.relative_to(root).parts) for file in root.rglob("*")]
-    found = set()
-    for name in names:
-        try:
-            found.add(base64.urlsafe_b64decode(name).decode())
-        except (binascii.Error, UnicodeDecodeError):
-            continue
-    return found
-
-
-def live_run(folder: Path) -> psutil.Process | None:
-    """Return another Snakemake main process whose working folder is `folder`, or None; a cluster job's is not one."""
-    me = psutil.Process()
-    mine = {me.pid, *(parent.pid for parent in me.parents()), *(child.pid for child in me.children(recursive=True))}
-    for process in psutil.process_iter(["pid"]):
-        try:
-            if process.pid not in mine and _is_snakemake(process) and Path(process.cwd()) == folder.resolve():
-                return process
-        except psutil.Error:
-            continue
-    return None
-
-
-def _is_snakemake(process: psutil.Process) -> bool:
-    """A Python that runs Snakemake's program or module (not a shell or editor that only names it)."""
-    words = process.cmdline()
-    if words[-2:] == ["--mode", "remote"]:
+    A file system without locks cannot tell who else is there: then a shared lock counts as held by others too.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = _held[path] = open(path, "a+")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if shared:
+            fcntl.flock(file, fcntl.LOCK_SH)
         return False
-    return any(Path(word).name == "snakemake" for word in words[:2]) or words[1:3] == ["-m", "snakemake"]
+    except OSError:
+        return not shared
+    if shared:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    with suppress(OSError):  # a full disk
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), f"{os.uname().nodename} {os.getpid()}".encode())
+    return True
+
+
+def _holder(path: Path) -> tuple[str, str]:
+    """Return (host, pid) of who held a lock file last."""
+    words = path.read_text().split() if path.exists() else []
+    return (words[0], words[1]) if len(words) == 2 else ("unknown", "unknown")
 
 
 def stale_mark(campaign: Campaign) -> Path:
-    """The file that the summary depends on, touched whenever a point that it needs is gone."""
+    """The file that the summaries depend on, changed whenever a point that one of them needs is gone."""
     return campaign.results / ".config" / "stale"
 
 
 def mark_stale(campaign: Campaign) -> None:
-    """Make the summary out of date where a measurement that it needs does not exist."""
+    """Make the summaries out of date where a measurement that one of them needs does not exist.
+
+    Snakemake compares contents, not only times: the mark gets a new one.
+    """
     mark = stale_mark(campaign)
     if not mark.exists():
-        write_atomic(mark, b"touched when the summary lacks a point\n")
+        write_atomic(mark, b"changes when a summary lacks a point\n")
         os.utime(mark, (0, 0))
-    summary = campaign.results / "summary.parquet"
-    if not summary.exists() or mark.stat().st_mtime > summary.stat().st_mtime:
-        return
-    if any(not output_path(campaign, point, "measurements").exists() for point in campaign.points()):
-        now = max(time.time(), summary.stat().st_mtime + 1)
-        os.utime(mark, (now, now))
+    points = campaign.points()
+    made: dict[Path, list[Point]] = {campaign.results / "summary.parquet": points}
+    for point in points:
+        made.setdefault(campaign.results / "lengths" / f"{point.label}.parquet", []).append(point)
+    lacking = [summary for summary, needs in made.items() if _lacks(campaign, summary, needs)]
+    newest = max((summary.stat().st_mtime for summary in lacking), default=-1.0)
+    if newest >= mark.stat().st_mtime:
+        write_atomic(mark, f"changed by run {os.environ.get(RUN_VARIABLE)}\n".encode())
+        if mark.stat().st_mtime <= newest:
+            os.utime(mark, (newest + 1, newest + 1))
+
+
+def _lacks(campaign: Campaign, summary: Path, points: list[Point]) -> bool:
+    return summary.exists() and any(not output_path(campaign, point, "measurements").exists() for point in points)

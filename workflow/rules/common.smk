@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from longctx import config as longctx_config, resume
+from longctx import config as longctx_config, owner, resume
 from longctx.cluster import NodeRequest
 from longctx.errors import LongctxError
 from snakemake.exceptions import WorkflowError
@@ -13,14 +13,15 @@ from snakemake.exceptions import WorkflowError
 try:
     CAMPAIGN = longctx_config.from_dict(config)
     if workflow.is_main_process:
-        resume.before_run(CAMPAIGN, Path(".snakemake"))
+        only_looks = "report_now" in sys.argv or workflow.output_settings.dryrun
+        resume.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
     elif workflow.remote_exec:
-        resume.own_jobs()
-except LongctxError as error:
+        owner.own_jobs()
+    CONFIG_FILE = CAMPAIGN.save()
+except (LongctxError, OSError) as error:
     raise WorkflowError(str(error)) from None
 
 R = CAMPAIGN.results
-CONFIG_FILE = CAMPAIGN.save()
 NODE = NodeRequest(CAMPAIGN)
 # All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1

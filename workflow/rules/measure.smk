@@ -11,10 +11,11 @@ rule measure:
         plan=ancient(R / "plan.parquet"),
         image=ancient(IMAGE_FILES),
     output:
-        rows=R / "measurements" / "{length}" / "{run}.parquet",
         server=R / "servers" / "{length}" / "{run}.parquet",
         traces=R / "traces" / "{length}" / "{run}.parquet",
         progress=R / "progress" / "{length}" / "{run}.parquet",
+        # Last, and deleted last by Snakemake: where it alone is gone, a person wants it measured again.
+        rows=R / "measurements" / "{length}" / "{run}.parquet",
     log:
         R / "logs" / "{length}" / "{run}.log",
     priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)

@@ -28,7 +28,7 @@ for (mode, pass_index), points in SHARED.items():
         output:
             [
                 file
-                for table in ("measurements", "servers", "traces", "progress")
+                for table in ("servers", "traces", "progress", "measurements")
                 for file in outputs_of(points, table)
             ],
         log:

@@ -25,6 +25,7 @@ rule length:
     input:
         rows=lambda wildcards: outputs_of(points_of(wildcards.length)),
         plan=ancient(R / "plan.parquet"),
+        stale=resume.stale_mark(CAMPAIGN),
     output:
         R / "lengths" / "{length}.parquet",
     log:
