@@ -196,6 +196,10 @@ class Campaign:
     def passes(self) -> int:
         return int(self.raw["passes"])
 
+    def passes_of(self, mode: str) -> int:
+        """How often a mode climbs its ladder: its own `passes`, else the campaign's."""
+        return int(self.raw.get(mode, {}).get("passes") or self.passes)
+
     @property
     def scope(self) -> str:
         return "campaign" if self.raw["launcher"] == "external" else str(self.raw["serve"]["scope"])
@@ -210,7 +214,7 @@ class Campaign:
     def points(self, mode: str | None = None) -> list[Point]:
         """Every rung and pass, short rungs first."""
         modes = [mode] if mode else self.modes
-        return sorted(Point(n, p, m) for m in modes for n in self.lengths(m) for p in range(1, self.passes + 1))
+        return sorted(Point(n, p, m) for m in modes for n in self.lengths(m) for p in range(1, self.passes_of(m) + 1))
 
     def repeats(self, length: int) -> int:
         """Cold requests per pass at this length."""
