@@ -72,7 +72,8 @@ def figures(given: ReportInput) -> list[dict[str, Any]]:
         if path.exists():
             caption = report.FIGURE_CAPTIONS.get(name, name)
             svg = inline_svg(path.read_text(encoding="utf-8"), name, caption)
-            found.append({"name": name, "caption": caption, "svg": Markup(svg)})
+            labels = report.figure_labels(given, name)
+            found.append({"name": name, "caption": caption, "svg": Markup(svg), "labels": labels})
     return found
 
 

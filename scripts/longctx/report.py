@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from longctx import details, story, views
+from longctx import details, story, style, views
 from longctx.views import NONE, Cell, ReportInput, Table
 
 FIGURE_CAPTIONS = {
@@ -20,6 +20,8 @@ FIGURE_CAPTIONS = {
     "ttft_per_gpu": "Time to first token × GPUs, normalised per GPU",
     "decode_per_gpu": "Decode throughput per GPU",
 }
+
+SHOW_FILLED_KV = ("decode", "limits", "decode_per_gpu")
 
 
 def to_markdown(given: ReportInput, folder: Path) -> str:
@@ -83,8 +85,15 @@ def _figures(given: ReportInput, folder: Path) -> Iterable[str]:
     if shown:
         yield "## Figures\n"
     for name, stem in shown:
-        caption = ". ".join([FIGURE_CAPTIONS.get(name, name), *views.labels(given)])
+        caption = ". ".join([FIGURE_CAPTIONS.get(name, name), *figure_labels(given, name)])
         yield f"![{_escape(caption)}](<{_relative(stem.with_suffix('.png'), folder)}>)\n"
+
+
+def figure_labels(given: ReportInput, name: str) -> list[str]:
+    """Return what is not real about a figure's numbers; the plan's figure is reckoned, so nothing in it is measured."""
+    if name == "kv_footprint":
+        return []
+    return [label for label in views.labels(given) if label != style.FILLED_KV or name in SHOW_FILLED_KV]
 
 
 def _failures(given: ReportInput, folder: Path) -> str:
