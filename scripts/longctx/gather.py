@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from longctx import journal, tables
 from longctx.compare import Curve, read_curve
-from longctx.config import Campaign, Point
+from longctx.config import Campaign, Point, changed_settings
 from longctx.cost import Price
 from longctx.errors import DataError
-from longctx.points import journal_path, output_path
+from longctx.journal import Journal
+from longctx.points import OUTPUTS, PointRecord, is_done, journal_path, output_path
 from longctx.summary import OBSERVED_ROLES
 
 Rows = list[dict[str, Any]]
@@ -48,7 +49,14 @@ def gather(campaign: Campaign, length: int | None = None, *, tolerant: bool = Fa
             return []
 
     points = [point for point in campaign.points() if length in (None, point.length)]
-    rows = [row for point in points for row in _of_point(campaign, point, "measurements", "row", read)]
+    rows = []
+    for point in points:
+        found = _of_point(campaign, point, "measurements", "row", read)
+        other = _of_other_recipe(campaign, point, found)
+        if other and not tolerant:
+            raise DataError(other)
+        damaged += [other] if other else []
+        rows += [] if other else found
     servers = [row for point in points for row in _of_point(campaign, point, "servers", "server", read)]
     lengths = sorted({point.length for point in points})
     labels = {point.length: point.label for point in points}
@@ -62,22 +70,29 @@ def gather(campaign: Campaign, length: int | None = None, *, tolerant: bool = Fa
 
 
 def _of_point(campaign: Campaign, point: Point, table: str, kind: str, read: Callable[[Path, pa.Schema], Rows]) -> Rows:
-    path = output_path(campaign, point, table)
-    if path.exists():
-        rows, source = read(path, tables.MEASUREMENTS if kind == "row" else tables.SERVERS), path
-    else:
-        rows, source = _journalled(campaign, point, kind), journal_path(campaign, point)
+    """Return a done point's Parquet rows, of any other point what its journal has: the last attempt of each request."""
+    path, source = output_path(campaign, point, table), journal_path(campaign, point)
+    record = PointRecord(campaign, point, Journal(source, journal.read(source)[0]))
+    rows: Rows = []
+    if path.exists() and (is_done(record.journal.records) or not source.exists()):
+        rows, source = read(path, OUTPUTS[table][1]), path
+    rows = rows or record.final(kind)
     return [row | {"source": str(source)} for row in rows] if kind == "row" else rows
 
 
-def _journalled(campaign: Campaign, point: Point, kind: str) -> Rows:
-    """Return what the journal says if it belongs to the current recipe: the last attempt of each request."""
-    records, _ = journal.read(journal_path(campaign, point))
-    header = next((record.data for record in records if record.kind == "header"), {})
-    if header.get("recipe_hash") != campaign.recipe_hash(point.mode):
-        return []
-    found = [record.data for record in records if record.kind == kind]
-    return list({(row["role"], row["request_index"]): row for row in found}.values()) if kind == "row" else found
+def _of_other_recipe(campaign: Campaign, point: Point, rows: Rows) -> str | None:
+    """Say which settings a point's rows were measured with, None where they are the campaign's."""
+    strange = [row for row in rows if row["recipe_hash"] != campaign.recipe_hash(point.mode)]
+    if not strange:
+        return None
+    header = Journal.open(journal_path(campaign, point)).header or {}
+    then = header.get("settings", {})
+    now = campaign.settings(point.mode) | {"prompt_sha256": then.get("prompt_sha256")}
+    changed = "; ".join(changed_settings(then, now)) if header else f"recipe {strange[0]['recipe_hash']}"
+    return (
+        f"{strange[0]['source']}: measured with another recipe ({changed}); results of different recipes never mix, so"
+        " give this configuration a results folder of its own (name: in the configuration) or delete that file"
+    )
 
 
 def expected_requests(campaign: Campaign, points: Iterable[Point]) -> dict[tuple[str, int], int]:

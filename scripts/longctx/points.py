@@ -125,16 +125,16 @@ class PointRecord:
         metadata = {"campaign": self.campaign.name, "recipe_hash": self.campaign.recipe_hash(self.point.mode)}
         for table in names:
             kind, schema = OUTPUTS[table]
-            rows = self._final(kind)
-            known = [_typed({k: v for k, v in row.items() if k in schema.names}) for row in rows]
+            known = [{k: v for k, v in row.items() if k in schema.names} for row in self.final(kind)]
             tables.write_rows(output_path(self.campaign, self.point, table), schema, known, metadata)
 
-    def _final(self, kind: str) -> list[dict[str, Any]]:
+    def final(self, kind: str) -> list[dict[str, Any]]:
+        """The rows of one table: those of each request's last attempt; every server start."""
         wanted = set(self.campaign.requests(self.point))
         if kind == "row":
-            return [row for key, row in self.rows().items() if key in wanted or key[0] == "warmup"]
+            return [_typed(row) for key, row in self.rows().items() if key in wanted or key[0] == "warmup"]
         if kind == "server":
-            return list(self.journal.of_kind("server"))
+            return [_typed(row) for row in self.journal.of_kind("server")]
         last: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for record in self.journal.records:
             key = (record.data.get("role", ""), record.data.get("request_index", -1))
@@ -152,9 +152,8 @@ class PointRecord:
 
 def _typed(row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no time type: give `started_at` its own back."""
-    if isinstance(row.get("started_at"), str):
-        row["started_at"] = datetime.fromisoformat(row["started_at"])
-    return row
+    started_at = row.get("started_at")
+    return row | {"started_at": datetime.fromisoformat(started_at)} if isinstance(started_at, str) else row
 
 
 @contextmanager
