@@ -10,7 +10,7 @@ from typing import Any
 import makereport
 import makerows
 import pytest
-from longctx import compare, details, report, story, summary, tables, views
+from longctx import compare, config, details, report, story, summary, tables, views
 from longctx.lengths import format_length
 from longctx.views import ReportInput
 from markdown_it import MarkdownIt
@@ -242,15 +242,15 @@ def test_curve_of_another_run_with_random_weights_says_so(given: ReportInput) ->
     assert "random weights" in details.comparison(found).note
 
 
-def write_campaign(folder: Path, given: ReportInput) -> Path:
-    """Lay out a small campaign as the pipeline would, one point of it only journalled."""
-    config = folder / "config.yaml"
-    config.write_text("name: small\nlengths: [4Ki, 8Ki]\npasses: 2\nmodel: {source: synthetic, weights: dummy}\n")
+def write_campaign(folder: Path) -> None:
+    """Lay out a small campaign as the pipeline would, with one of its two passes."""
+    path = folder / "config.yaml"
+    path.write_text("name: small\nlengths: [4Ki, 8Ki]\npasses: 2\nmodel: {source: synthetic, weights: dummy}\n")
+    recipe_hash = config.load(path).recipe_hash("prefill")
     for length in (4096, 8192):
-        row = makerows.row(length=length)
+        row = makerows.row(length=length, recipe_hash=recipe_hash)
         path = folder / "results" / "small" / "measurements" / format_length(length) / "pass1.parquet"
-        tables.write_rows(path, tables.MEASUREMENTS, [row])
-    return config
+        tables.write_rows(path, tables.MEASUREMENTS, [row], {"recipe_hash": recipe_hash})
 
 
 def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -258,8 +258,8 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_scripts_go_from_rows_to_reports(tmp_path: Path, given: ReportInput) -> None:
-    write_campaign(tmp_path, given)
+def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
     for script in ("summary.py", "figures.py", "report.py"):
         done = run(script, tmp_path)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -270,14 +270,14 @@ def test_the_scripts_go_from_rows_to_reports(tmp_path: Path, given: ReportInput)
     assert (results / "figures" / "ttft.svg").exists()
 
 
-def test_one_length_alone(tmp_path: Path, given: ReportInput) -> None:
-    write_campaign(tmp_path, given)
+def test_one_length_alone(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
     assert run("summary.py", tmp_path, "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
     assert [row["length"] for row in tables.read_rows(tmp_path / "8Ki.parquet")] == [8192]
 
 
-def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path, given: ReportInput) -> None:
-    write_campaign(tmp_path, given)
+def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
     broken = tmp_path / "results" / "small" / "measurements" / "4Ki" / "pass1.parquet"
     broken.write_bytes(broken.read_bytes()[:100])
     done = run("summary.py", tmp_path)
