@@ -5,6 +5,7 @@ and start (of the server; filled in by the reaper), port, stop_commands. Times a
 reused process id is never mistaken. Nobody is ever found by port or by name.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -69,6 +70,11 @@ class Kept:
     def processes(self) -> set[int]:
         """Return the process ids of the program and everything below it."""
         return set(reaper.descendants(self._reaper.pid))
+
+    def settle(self, patience_s: float = 2.0) -> None:
+        """Wait a little, after the program's end, for the last of its output and its children."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._reaper.wait(patience_s)
 
     def stop(self) -> list[int]:
         """End the program and everything below it; return the process ids that resisted SIGKILL (normally none)."""

@@ -7,7 +7,7 @@ escapes by a double fork or a session of its own. It copies the server's output 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
-event a line: started {pid, start}, failed {detail}, exited {code}, log_error {errno, detail}, gone {left}.
+event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
 """
 
 import contextlib
@@ -245,21 +245,21 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     wake = prepare_process()
     source, sink = os.pipe()
-    pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
     try:
+        pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
         child = subprocess.Popen(
             spec["command"], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
             preexec_fn=child_setup,
         ).pid  # fmt: skip
     except OSError as error:
-        emit("failed", detail=f"{spec['command'][0]}: {error.strerror}")
+        emit("failed", detail=f"{error.filename}: {error.strerror}")
         return
     os.close(sink)
     pump.start()
     start = start_ticks(child)
     with contextlib.suppress(OSError, ValueError), open(spec["record_path"]) as file:
         write_record(spec["record_path"], json.load(file) | {"pid": child, "start": start, "reaper": os.getpid()})
-    emit("started", pid=child, start=start)
+    emit("started", pid=child)
     code = wait_for_end(child, spec["owner_pid"], wake)
     if code is not None:
         emit("exited", code=code)
@@ -268,7 +268,6 @@ def main() -> None:
     if not left:
         with contextlib.suppress(OSError):
             os.unlink(spec["record_path"])
-    emit("gone", left=left)
     # a Popen object that never saw its child end would complain at interpreter exit
     os._exit(0)
 

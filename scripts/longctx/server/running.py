@@ -57,6 +57,7 @@ class Server:
             return ""
         if self.kept is None or self.log is None:
             return "the external server no longer answers"
+        self.kept.settle()
         return f"the server {exit_words(self.kept.exit_code)}: {telling(self.log.lines())}"
 
     def log_problem(self) -> str | None:
