@@ -217,7 +217,7 @@ def test_a_server_that_exits_gives_its_own_last_words(tmp_path: Path, stand_in: 
         ({"image": "localhost/no-such-image:1"}, "the image localhost/no-such-image:1 does not exist"),
         ({"engine": "docker"}, "docker is not installed"),
         ({"mounts": ["/no/such/folder:/data"]}, "mount source /no/such/folder does not exist"),
-        ({"mounts": ["/usr:/dev/null:ro"]}, "mount of /usr was refused"),
+        ({"mounts": ["/etc/passwd:/var:ro"]}, "mount of /etc/passwd was refused"),
         ({"python": "/no/such/python"}, "container.python is not in the image"),
         ({"extra_args": ["--device", "nvidia.com/gpu=all"]}, "nvidia.com/gpu=all is not known here"),
         ({"extra_args": ["--ulimit", "nofile=99999999:99999999"]}, "lower container.ulimits"),

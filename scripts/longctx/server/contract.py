@@ -3,6 +3,7 @@
 An entry is {setting, asked, actual, source, ok}; ok is None where the server doesn't say ('unproven').
 """
 
+import os
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -56,6 +57,8 @@ def _asked(recipe: Recipe) -> list[tuple[str, str, Any]]:
 
 def _entry(setting: str, asked: Any, said: Said, name: str) -> dict[str, Any]:
     actual = said.get(name)
+    if setting == "model" and os.path.isdir(asked) and actual is not None:
+        asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
     ok = None if actual is None else _same(asked, actual)
     return {"setting": setting, "asked": asked, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
 

@@ -107,7 +107,9 @@ def _inspect(engine: str, name: str) -> Image:
     if result.returncode != 0:
         message = result.stderr.strip()
         if re.search(r"image not known|No such image", message):
-            raise _error(f"the image {name} does not exist here; run `snakemake image` or `{engine} pull {name}`")
+            raise _error(
+                f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
+            )
         raise _error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
     facts = json.loads(result.stdout)[0]
     return Image(name, _with_prefix(facts["Id"]), _digest(facts), dict(_labels(facts)))
