@@ -57,6 +57,11 @@ def test_podman_names_labels_and_limits_the_container(tmp_path: Path) -> None:
     assert made.facts == {"launcher": "container", "image": "example/vllm:1", "image_digest": "sha256:2"}
 
 
+def test_the_size_of_shared_memory_is_asked_for_only_where_it_is_the_containers_own(tmp_path: Path) -> None:
+    assert values(launch(tmp_path, engine="podman", shm_size="8g", ipc=None).command, "--shm-size") == ["8g"]
+    assert "--shm-size" not in launch(tmp_path, engine="podman", shm_size="8g", ipc="host").command
+
+
 def test_docker_takes_its_runtime_after_run_and_no_limits_of_ours(tmp_path: Path) -> None:
     command = launch(tmp_path, engine="docker", runtime="runc").command
     assert command[:6] == ["docker", "run", "--rm", "--runtime", "runc", "--init"]
@@ -159,7 +164,6 @@ def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeyp
         ({"mounts": ["/tmp:data"]}, "mount target data of /tmp is not absolute"),
         ({"mounts": ["/tmp:/a:/b"]}, "is not source:target"),
         ({"devices": ["/dev/no-such-gpu"]}, "device /dev/no-such-gpu does not exist"),
-        ({"shm_size": "8g"}, "no effect with ipc: host"),
         ({"network": "none"}, "cut the server off"),
         ({"engine": "apptainer", "ulimits": ["nofile=1:1"]}, "apptainer has no such options: container.ulimits"),
     ],

@@ -102,7 +102,7 @@ def run_args(
         "--network": [options.network],
         "--publish": [published],
         "--ipc": [options.ipc],
-        "--shm-size": [options.shm_size],
+        "--shm-size": [None if options.ipc == "host" else options.shm_size],  # podman refuses both together
         "--ulimit": [*(options.ulimits or own_limits(engine))],
         "--device": [device for device in options.devices if device != "all"],
         "--volume": [str(mount) for mount in mounts],
@@ -229,8 +229,6 @@ def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
             raise _error(f"the device {device} does not exist on this host; mend container.devices")
-    if options.shm_size and options.ipc == "host":
-        raise _error("container.shm_size has no effect with ipc: host; set container.ipc: null or remove shm_size")
     if options.network == "none":
         raise _error("container.network: none would cut the server off; use host or bridge")
     if engine == "apptainer":

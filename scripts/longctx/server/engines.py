@@ -16,7 +16,8 @@ from longctx.errors import ServerError
 ENGINES = ("podman", "docker", "apptainer")
 _INSPECT_TIMEOUT_S = 60.0
 _ENGINE_WORDS = re.compile(
-    r"Error: |Error response|docker: |FATAL: |ERROR \(catatonit|\[FATAL tini|Cannot connect to|(Got )?permission denied while"
+    r"Error: |Error response|docker: |FATAL: |ERROR \(catatonit|\[FATAL tini"
+    r"|Cannot connect to|(Got )?permission denied while"
 )
 # What an engine prints when it refuses to run a container, and what to do; {0} is the pattern's first group.
 _MEANINGS = (
