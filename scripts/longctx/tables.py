@@ -103,8 +103,13 @@ COMPARISON = _schema(
 
 
 def git_revision() -> str:
-    """Return this checkout's commit with '+dirty' where files differ, or 'unknown' outside a checkout."""
+    """Return this checkout's commit with '+dirty' where files differ.
+
+    A copy without history says LONGCTX_GIT_REVISION, or 'unknown'.
+    """
     here = Path(__file__).parent
+    if copied_from := os.environ.get("LONGCTX_GIT_REVISION"):
+        return copied_from
     try:
         out = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
