@@ -47,12 +47,13 @@ class Watch:
     def elapsed(self, moment: float) -> float:
         return moment - (moment if self.start is None else self.start)
 
-    def check(self) -> None:
+    def check(self, silent: bool = True) -> None:
+        """Ask, at most once in POLL_S; a connection that is not silent has just proven that the server lives."""
         now = time.perf_counter()
         if now < self.next_check:
             return
         self.next_check = now + POLL_S
-        if self.alive is not None and not self.alive():
+        if silent and self.alive is not None and not self.alive():
             raise Failure("server_died", "the server process ended during the request")
         if self.stalled is not None and self.stalled():
             raise Failure("timeout", "the server showed no progress for the configured stall time")
@@ -83,7 +84,7 @@ class WatchedStream(httpcore.NetworkStream):
                 self._watch.check()
                 continue
             self._watch.last_read = time.perf_counter()
-            self._watch.check()
+            self._watch.check(silent=False)
             return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
