@@ -1,0 +1,132 @@
+"""The pipeline through Snakemake's SLURM executor on a real SLURM, with a stand-in for vLLM; and once with vLLM."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from longctx import tables
+from onenode import ROOT, Slurm, Sweep
+
+Make = Callable[..., Sweep]
+PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+# A prefill that is long enough to be cancelled in its middle.
+SLOW = {"by_length": {"512": {"ttft_s": 3.0}}}
+
+
+def running(slurm: Slurm) -> str:
+    (job,) = [job for job, state in slurm.jobs("rule_measure").items() if state == "RUNNING"]
+    return job
+
+
+def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: Make) -> None:
+    one = sweep()
+    before = set(slurm.jobs(""))
+    assert one.run() == 0, one.output
+    jobs = {job: state for job, state in slurm.jobs("").items() if job not in before}
+    assert Counter(jobs.values()) == {"COMPLETED": 4}, "everything else runs where Snakemake runs"
+    for number in jobs:
+        job = slurm.job(number)
+        assert job["OverSubscribe"] == "NO"
+        assert int(job["NumCPUs"]) == psutil.cpu_count()
+        assert job["MinMemoryNode"] == "5764M"
+        assert job["TimeLimit"] == "12:01:00", "a CPU that was never measured"
+        assert job["Requeue"] == "1"
+    for name in ("256/pass1", "256/pass2", "512/pass1", "512/pass2"):
+        (row,) = [
+            row
+            for row in tables.read_rows(one.results / "measurements" / f"{name}.parquet", tables.MEASUREMENTS)
+            if row["role"] == "cold"
+        ]
+        assert (row["status"], row["host"]) == ("ok", slurm.run("hostname").strip())
+    assert [row["n"] for row in tables.read_rows(one.results / "summary.parquet")] == [2, 2]
+    assert (one.results / "report.html").exists()
+    assert one.run("--config", "max_new_tokens=16") == 0
+    assert {job for job in slurm.jobs("") if job not in before} == set(jobs), "nothing is measured twice"
+
+
+def test_a_cancelled_job_loses_nothing_that_was_measured(slurm: Slurm, sweep: Make) -> None:
+    one = sweep(SLOW, lengths=[512], passes=1, repeats={"count": 4})
+    one.start()
+    one.until(lambda: len(one.rows("512/pass1")) >= 1 and one.begun("512/pass1") >= 2)
+    slurm.run("scancel", running(slurm))
+    assert one.wait() != 0
+    kept = one.rows("512/pass1")
+    assert 1 <= len(kept) < 4
+    assert not (one.results / "measurements/512/pass1.parquet").exists()
+    one.until(lambda: not one.processes(), 30)
+    one.fault()
+    assert one.run() == 0, one.output
+    rows = one.rows("512/pass1")
+    assert rows[: len(kept)] == kept, "what was there is there"
+    assert [row["request_index"] for row in rows] == [0, 1, 2, 3]
+    measured = tables.read_rows(one.results / "measurements/512/pass1.parquet", tables.MEASUREMENTS)
+    assert sum(row["role"] != "warmup" for row in measured) == 4
+
+
+def test_a_job_that_slurm_puts_back_goes_on_from_its_journal(slurm: Slurm, sweep: Make) -> None:
+    """What pre-emption and node failures do: the job ends, is queued again and starts anew."""
+    one = sweep(SLOW, lengths=[512], passes=1, repeats={"count": 4})
+    one.start()
+    one.until(lambda: len(one.rows("512/pass1")) >= 1 and one.begun("512/pass1") >= 2)
+    job = running(slurm)
+    slurm.run("scontrol", "requeue", job)
+    one.until(lambda: slurm.jobs("rule_measure")[job] == "PENDING", 60)
+    kept = one.rows("512/pass1")
+    one.fault()
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert one.wait() == 0, one.output
+    assert slurm.job(job)["Restarts"] == "1"
+    rows = one.rows("512/pass1")
+    assert rows[: len(kept)] == kept
+    assert [row["request_index"] for row in rows] == [0, 1, 2, 3]
+
+
+def test_jobs_outlive_a_killed_snakemake_and_the_next_one_takes_their_results(slurm: Slurm, sweep: Make) -> None:
+    one = sweep(SLOW, lengths=[512], passes=1, repeats={"count": 2})
+    one.start()
+    one.until(lambda: one.begun("512/pass1") >= 1)
+    job = running(slurm)
+    assert one.process is not None
+    one.process.kill()
+    one.process.wait()
+    assert one.run() == 0, one.output
+    assert slurm.jobs("rule_measure")[job] == "COMPLETED", "the first job went on and was not measured against"
+    assert [row["request_index"] for row in one.rows("512/pass1")] == [0, 1]
+    assert max(Counter(one.sent()).values()) == 1, "no prompt was sent twice"
+
+
+def test_gpus_are_asked_for_as_the_recipe_has_them(slurm: Slurm, sweep: Make) -> None:
+    serve = {"tensor_parallel_size": 2, "cpu_kv_cache_gib": None}
+    one = sweep(lengths=[256], passes=1, serve=serve, hardware={"gpu": "H200", "count": 2})
+    before = set(slurm.jobs(""))
+    assert one.run("--set-resources", "measure:mem_mb=1000") == 0, one.output
+    (number,) = [job for job in slurm.jobs("") if job not in before]
+    job = slurm.job(number)
+    assert "gres/gpu=2" in job["TRES"]
+    assert job["MinMemoryNode"] == "1000M", "what a user sets wins"
+
+
+@pytest.mark.serving
+@pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")
+def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
+    slurm: Slurm, sweep: Make, tmp_path: Path
+) -> None:
+    serve = {"python": str(PYTHON), "scope": "pass", "enforce_eager": True, "contract": "fail", "start_timeout_s": 240}
+    one = sweep(lengths=["1Ki", "16Ki"], serve=serve)
+    one.start()
+    one.until(lambda: one.begun("16Ki/pass1") + one.begun("16Ki/pass2") == 1, 300)
+    slurm.run("scancel", running(slurm))
+    one.until(lambda: len(one.rows("1Ki/pass1")) + len(one.rows("1Ki/pass2")) == 2, 300)
+    assert one.wait() != 0
+    kept = [row for name in ("1Ki/pass1", "1Ki/pass2") for row in one.rows(name)]
+    assert [row["status"] for row in kept] == ["ok", "ok"]
+    assert one.run() == 0, one.output
+    assert [row for name in ("1Ki/pass1", "1Ki/pass2") for row in one.rows(name)] == kept
+    summary = tables.read_rows(one.results / "summary.parquet", tables.SUMMARY)
+    assert [(row["length"], row["n"], row["n_failed"], row["n_missing"]) for row in summary] == [
+        (1024, 2, 0, 0),
+        (16384, 2, 0, 0),
+    ]
+    one.until(lambda: not one.processes(), 30)
