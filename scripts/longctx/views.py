@@ -193,6 +193,8 @@ def notes(row: Row) -> list[str]:
         if row["n_missing"]:
             found.append(f"{row['n_missing']} missing")
         found += marks
+    if len(row.get("hosts") or ()) > 1:
+        found.append(f"± over {len(row['hosts'])} nodes, see Node to node")
     if row.get("n_outliers"):
         found.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
     return found

@@ -156,7 +156,9 @@ def test_filled_against_prefilled(given: ReportInput) -> None:
 def test_hosts_are_kept_apart() -> None:
     rows = [makerows.row(pass_index=i, host=f"node-{i % 2}") for i in range(4)]
     assert [row[2] for row in texts(details.hosts(of(rows)))] == ["node-0", "node-1"]
+    assert "± over 2 nodes, see Node to node" in texts(views.table_1(of(rows)))[0]
     assert not details.hosts(of([makerows.row()])).rows
+    assert "Notes" not in views.table_1(of([makerows.row()])).columns
 
 
 def test_environment_lists_what_differs() -> None:
