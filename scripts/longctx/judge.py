@@ -21,7 +21,8 @@ CLOCK_JUMP_S = 2.0
 class Observation:
     """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log.
 
-    checkpoint_tokens: how far attempts that left a checkpoint had come, None where there was none.
+    checkpoint_tokens: how far attempts that left a checkpoint had come, None where there was none. untold: settings
+    that a server which we did not start keeps to itself.
     """
 
     role: str
@@ -32,6 +33,7 @@ class Observation:
     caching: bool | None
     checkpoint_tokens: int | None = None
     clock_tolerance: float = 0.15
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
     else:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
+    if seen.untold:
+        yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 
 
 def _cached_tokens(seen: Observation) -> int | None:

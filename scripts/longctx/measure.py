@@ -1,6 +1,7 @@
 """The protocol: one server climbs its points, short rungs first; every request ends as a row in its point's journal."""
 
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from longctx.owner import ending_with_owner
 from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
 from longctx.server import serve
-from longctx.warmup import cycled, warm_up
+from longctx.warmup import SMALL_NEW_TOKENS, cycled, warm_up
 
 Say = Callable[[str], None]
 # Prompt variants (different from the first token on): measured requests take the first ones, their repetitions the
@@ -66,8 +67,7 @@ class _Job:
                 self._serve(todo)
             except ServerError as error:
                 lost = self._lost(todo, error)
-                for point in lost:
-                    self._refuse(point, error.reason, str(error))
+                self._refuse(lost, error.reason, str(error))
                 todo = [point for point in todo if point not in lost]
 
     def _lost(self, todo: Sequence[Point], error: ServerError) -> list[Point]:
@@ -84,7 +84,7 @@ class _Job:
         """Refuse, before a server is started, what the plan or the validation rules out."""
         found = self._why_not(point)
         if found:
-            self._refuse(point, *found)
+            self._refuse([point], *found)
         return found is not None
 
     def _why_not(self, point: Point) -> tuple[str, str] | None:
@@ -121,14 +121,16 @@ class _Job:
                 )
                 checkpoints.remove(self.checkpoint_dir)
 
-    def _refuse(self, point: Point, reason: str, detail: str) -> None:
-        record = self.records[point]
-        for role, index in record.missing():
-            row = refused_row(self.campaign, record, role, index, reason, detail)
-            record.journal.append("row", row)
-        self.live.begin(point, "refused")
-        self.live.say(f"{point.name}: {reason}: {detail}")
-        self.live.end("failed", detail)
+    def _refuse(self, points: Sequence[Point], reason: str, detail: str) -> None:
+        """Give every missing request of these points a row with the reason; say it once for all of them."""
+        for point in points:
+            record = self.records[point]
+            for role, index in record.missing():
+                row = refused_row(self.campaign, record, role, index, reason, detail)
+                record.journal.append("row", row)
+            self.live.begin(point, "refused")
+            self.live.end("failed", detail)
+        self.live.say(f"{', '.join(point.name for point in points)}: {reason}: {detail}")
 
     def _serve(self, todo: list[Point]) -> None:
         """Start a server for `todo` and climb; points done or failed leave the list. Returns when the server died."""
@@ -168,6 +170,7 @@ class _Job:
         last = prompt.n_variants(path) - 1
         self.live.phase(f"{first.name}: warming up")
 
+        accepted = session.server.facts["max_model_len"] or sys.maxsize
         # No warm-up prompt twice, or a checkpoint would answer it.
         starts = len(list(record.journal.of_kind("server"))) - 1
 
@@ -178,7 +181,7 @@ class _Job:
             lambda index, ids, new: session.send(record, "warmup", index, ids, len(ids), new),
             ids,
             chunk_tokens=session.server.facts.get("max_num_batched_tokens"),
-            max_prompt_tokens=longest.length,
+            max_prompt_tokens=min(longest.length, accepted - SMALL_NEW_TOKENS),
             maximum=self.campaign.raw["measure"]["warmup_max"],
             long_prefill=self.mode != "decode_only",
         )
@@ -187,7 +190,10 @@ class _Job:
         record = self.records[point]
         if shortage := self._gate(session, point):
             limits.remember(self.campaign, point, shortage)
-            self._refuse(point, "kv_too_small", shortage)
+            self._refuse([point], "kv_too_small", shortage)
+            return
+        if too_long := self._over_max_length(session, point):
+            self._refuse([point], "over_max_length", too_long)
             return
         self.live.begin(point, "measuring")
         session.prior = self._prior(point)
@@ -225,6 +231,14 @@ class _Job:
         return (
             f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length or the weights"
         )
+
+    def _over_max_length(self, session: Session, point: Point) -> str | None:
+        """Return a sentence where the server accepts no prompt as long as this point; only an external one can."""
+        accepted, need = session.server.facts["max_model_len"], point.length + self.campaign.raw["max_new_tokens"]
+        need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        if accepted is None or need <= accepted:
+            return None
+        return f"the server accepts {accepted} tokens at most, this point needs {need}; nothing was sent"
 
     def _variant(self, point: Point, role: str, index: int) -> int:
         """Which prompt: every pass and repeat has its own first token; reuse queries share their pass's prefix.

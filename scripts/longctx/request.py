@@ -104,12 +104,14 @@ class Session:
             caching=server.facts.get("prefix_caching"),
             checkpoint_tokens=checkpoint_tokens,
             clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
+            untold=() if server.kept else tuple(e["setting"] for e in server.contract if e["ok"] is None),
         )
         facts = {
             "server_counters": window.record,
             "external_hit_tokens": window.external_hit_tokens,
             "log_lines": [redact(line) for line in lines[-LOG_LINES:]],
-            **power.energy(),
+            # The GPUs of this host are not those of a server elsewhere.
+            **(power.energy() if server.host_facts["host"] else {}),
         }
         return seen, facts
 

@@ -13,6 +13,8 @@ import numpy as np
 from longctx.body import Ids
 
 SMALL_TOKENS, SMALL_NEW_TOKENS = 256, 8
+# The longest prefill chunk that servers use by default; taken where one does not tell its own.
+CHUNK_TOKENS = 16384
 # Beyond the full chunk: enough for a second, partial one.
 SECOND_CHUNK_TOKENS = 64
 STEADY_RATIO, STEADY_S = 1.25, 0.05
@@ -44,7 +46,7 @@ def warm_up(
         return None if row["status"] == "failed" or row["jit_events"] else row["e2e_s"]
 
     if long_prefill:
-        chunk = (chunk_tokens or max_prompt_tokens) + SECOND_CHUNK_TOKENS
+        chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
         request(maximum, ids(maximum, min(chunk, max_prompt_tokens)), SMALL_NEW_TOKENS)
     while index < maximum and not (steady and index >= MINIMUM):
         elapsed_s = small()
