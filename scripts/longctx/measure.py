@@ -13,8 +13,9 @@ import orjson
 
 from longctx import checkpoints, limits, progress, prompt, tables
 from longctx.body import Ids
+from longctx.campaignplan import plan_of
 from longctx.config import Campaign, Point
-from longctx.errors import ServerError
+from longctx.errors import ConfigError, GeometryError, ServerError
 from longctx.journal import read
 from longctx.live import Live
 from longctx.owner import ending_with_owner
@@ -48,6 +49,7 @@ class _Job:
         self.mode = points[0].mode
         self.live = Live(campaign, say)
         self.checkpoint_dir = checkpoints.folder(campaign, points)
+        self.plan = _plan_rows(campaign)
         self.records: dict[Point, PointRecord] = {}
         for point in points:
             sha = prompt.read_sha(self._prompt_path(point))
@@ -92,19 +94,15 @@ class _Job:
         rows = tables.read_rows(results / "validation" / f"{point.label}.parquet", tables.VALIDATION)
         if bad := [row for row in rows if not row["ok"]]:
             return "invalid_prompt", str(bad[0]["detail"])
-        planned = [
-            row
-            for row in tables.read_rows(results / "plan.parquet", tables.PLAN)
-            if (row["mode"], row["length"]) == (point.mode, point.length)
-        ]
-        if planned and planned[0]["fits"] is False:
-            return "does_not_fit", " ".join(filter(None, (planned[0]["reason"], planned[0]["mend"])))
+        planned = self.plan.get((point.mode, point.length), {})
+        if planned.get("fits") is False:
+            return "does_not_fit", " ".join(filter(None, (planned["reason"], planned["mend"])))
         if skipped := limits.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
-        if self.checkpoint_dir and planned and planned[0]["kv_bytes_per_rank"]:
+        if self.checkpoint_dir and planned.get("kv_bytes_per_rank"):
             serve_config = self.campaign.raw["serve"]
             ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
-            need = (planned[0]["kv_bytes_per_rank"] + (planned[0]["state_bytes_per_rank"] or 0)) * ranks
+            need = (planned["kv_bytes_per_rank"] + (planned["state_bytes_per_rank"] or 0)) * ranks
             if shortage := checkpoints.disk_shortage(self.checkpoint_dir, need):
                 return "disk_full", shortage
         return None
@@ -272,6 +270,14 @@ class _Job:
             if self.checkpoint_dir:
                 checkpoints.remove(self.checkpoint_dir)
         return len(failed)
+
+
+def _plan_rows(campaign: Campaign) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the plan by mode and length, made afresh: it takes no time, and its file may be of other lengths."""
+    try:
+        return {(row["mode"], row["length"]): row for row in plan_of(campaign).rows}
+    except (ConfigError, GeometryError):
+        return {}  # rule plan says what is wrong
 
 
 def describe(point: Point, row: dict[str, Any]) -> str:

@@ -62,6 +62,7 @@ localrules:
 
 wildcard_constraints:
     length="|".join(longctx_config.format_length(n) for n in CAMPAIGN.all_lengths()),
+    tokens="[1-9][0-9]*(Ki|Mi)?",
     run="((decode_only|reuse)-)?pass[1-9][0-9]*",
     pass_index="[1-9][0-9]*",
 
@@ -75,6 +76,19 @@ def points_of(length=None, mode=None):
     """The campaign's points, of one length or mode where given."""
     wanted = longctx_config.parse_length(length) if length else None
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
+
+
+def stream_for(length):
+    """The shortest token stream at hand that is long enough, else the one that the longest length needs.
+
+    Never `ancient(one stream)`: where a job runs whose output is ancient to others, Snakemake 9 does not look whether
+    those have reasons of their own to run.
+    """
+    streams = [path.stem for path in (R / "corpus").glob("*.parquet")]
+    tokens = sorted(longctx_config.parse_length(name) for name in streams)
+    needed = longctx_config.parse_length(length)
+    chosen = next((n for n in tokens if n >= needed), max(CAMPAIGN.all_lengths()))
+    return R / "corpus" / f"{longctx_config.format_length(chosen)}.parquet"
 
 
 def point_of(wildcards):

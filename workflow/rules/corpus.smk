@@ -1,5 +1,5 @@
 # Corpus: source trees tokenized once into one stream that all lengths share; and the synthetic model, where one is asked for.
-# in: source trees   out: R/model (synthetic campaigns), R/corpus/stream.parquet
+# in: source trees   out: R/model (synthetic campaigns), R/corpus/<tokens>.parquet
 
 
 rule model:
@@ -22,20 +22,19 @@ rule model:
 rule corpus:
     """Tokenize the corpus once, as far as the longest length needs."""
     input:
-        model=ancient(MODEL_FILES),
+        model=MODEL_FILES,
     output:
-        R / "corpus" / "stream.parquet",
+        R / "corpus" / "{tokens}.parquet",
     log:
-        R / "logs" / "corpus.log",
+        R / "logs" / "corpus" / "{tokens}.log",
     threads: ALL_CORES
     params:
         corpus=CAMPAIGN.corpus_arguments,
         tokenizer=CAMPAIGN.tokenizer_arguments,
-        tokens=max(CAMPAIGN.all_lengths()),
     shell:
         "{SCRIPTS}/corpus.py build"
         " {params.corpus:q}"
         " {params.tokenizer:q}"
-        " --tokens {params.tokens}"
+        " --tokens {wildcards.tokens}"
         " --out {output}"
         " 2> >(tee {log} >&2)"

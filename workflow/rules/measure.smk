@@ -1,5 +1,5 @@
 # Measure: one fresh server per length and pass, as published. The job starts its server, measures, stops it.
-# in: prompt, validation, plan   out: a row per request, the server's facts, chunk traces, prefill progress
+# in: prompt, validation   out: a row per request, the server's facts, chunk traces, prefill progress
 # (measure_shared.smk is the variant where one server climbs several rungs.)
 
 
@@ -8,8 +8,7 @@ rule measure:
     input:
         prompt=R / "prompts" / "{length}.parquet",
         validation=R / "validation" / "{length}.parquet",
-        plan=ancient(R / "plan.parquet"),
-        image=ancient(IMAGE_FILES),
+        image=IMAGE_FILES,
     output:
         server=R / "servers" / "{length}" / "{run}.parquet",
         traces=R / "traces" / "{length}" / "{run}.parquet",

@@ -1,5 +1,5 @@
 # Measure with one server for several rungs (serve.scope pass or campaign, or an external one), short rungs first.
-# in: prompts, validations, plan   out: as in measure.smk, for every rung that the server climbs
+# in: prompts, validations   out: as in measure.smk, for every rung that the server climbs
 
 SHARED = {
     (mode, p if CAMPAIGN.scope == "pass" else None): [
@@ -8,7 +8,7 @@ SHARED = {
         if CAMPAIGN.scope == "campaign" or point.pass_index == p
     ]
     for mode in CAMPAIGN.modes
-    for p in range(1, CAMPAIGN.passes + 1)
+    for p in range(1, CAMPAIGN.passes_of(mode) + 1)
 }
 
 for (mode, pass_index), points in SHARED.items():
@@ -23,8 +23,7 @@ for (mode, pass_index), points in SHARED.items():
             validations=sorted(
                 {R / "validation" / f"{point.label}.parquet" for point in points}
             ),
-            plan=ancient(R / "plan.parquet"),
-            image=ancient(IMAGE_FILES),
+            image=IMAGE_FILES,
         output:
             [
                 file

@@ -17,6 +17,7 @@ rule plan:
         svg=R / "figures" / "kv_footprint.svg",
     log:
         R / "logs" / "plan.log",
+    priority: 1
     params:
         settings=CAMPAIGN.plan_settings(),
     shell:

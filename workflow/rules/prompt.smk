@@ -5,7 +5,7 @@
 rule prompt:
     """Build the prompt of one length; a longer stream (new lengths) leaves the prompts that exist as they are."""
     input:
-        stream=ancient(R / "corpus" / "stream.parquet"),
+        stream=lambda wildcards: stream_for(wildcards.length),
     output:
         R / "prompts" / "{length}.parquet",
     log:

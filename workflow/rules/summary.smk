@@ -6,7 +6,7 @@ rule summary:
     """Mean, sample deviation, CV, min, median and max of every length, with failures and doubts counted."""
     input:
         rows=outputs_of(CAMPAIGN.points()),
-        plan=ancient(R / "plan.parquet"),
+        plan=R / "plan.parquet",
         stale=resume.stale_mark(CAMPAIGN),
     output:
         summary=report(
@@ -24,7 +24,7 @@ rule length:
     """All passes of one length, summarised: `snakemake results/lengths/4Ki.parquet`."""
     input:
         rows=lambda wildcards: outputs_of(points_of(wildcards.length)),
-        plan=ancient(R / "plan.parquet"),
+        plan=R / "plan.parquet",
         stale=resume.stale_mark(CAMPAIGN),
     output:
         R / "lengths" / "{length}.parquet",
