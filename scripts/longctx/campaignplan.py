@@ -67,7 +67,7 @@ def _hardware(campaign: Campaign) -> Hardware | None:
 
 def _settings(campaign: Campaign, longest: int) -> tuple[Settings, Parallelism]:
     recipe = campaign.recipe(campaign.modes[0], longest)
-    space = recipe.env.get("VLLM_CPU_KVCACHE_SPACE")
+    space = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.raw["launcher"] != "external" else None
     settings = Settings(
         kv_dtype=recipe.kv_cache_dtype,
         gpu_memory_utilization=recipe.gpu_memory_utilization,

@@ -66,6 +66,9 @@ def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs:
             "decode_context_parallel_size": None, "kv_cache_dtype": None, "attention_backend": None,
             "max_num_seqs": None, "prefix_caching": None,
         }  # fmt: skip
+        assert {entry["setting"] for entry in server.contract if entry["asked"] is not None} == {
+            "model", "kv_cache_dtype", "attention_backend",
+        }, "what is left at its default is not asked of a server that somebody else runs"  # fmt: skip
         assert server.alive()
         assert server.has_metrics
         assert server.log_between(0, server.log_offset()) == []
@@ -99,12 +102,17 @@ def test_the_only_model_is_taken_and_one_of_several_must_be_named(tmp_path: Path
     theirs.process.kill()
     theirs.process.wait()
     theirs.start(names=("one", "two"))
-    with pytest.raises(ServerError, match="serves one, two, not theirs"):
+    with pytest.raises(ServerError, match="serves one, two; name one of them"):
         serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)).__enter__()
+    with serve(RECIPE, Launcher("external", {"url": theirs.url, "model": "two"}), **options(tmp_path)) as server:
+        assert server.model == "two"
+    with pytest.raises(ServerError, match=r"external.model: .* serves one, two, not three") as error:
+        serve(RECIPE, Launcher("external", {"url": theirs.url, "model": "three"}), **options(tmp_path)).__enter__()
+    assert error.value.reason == "unsupported"
 
 
 def test_a_url_where_nobody_answers(tmp_path: Path, theirs: Theirs) -> None:
-    with pytest.raises(ServerError, match=f"launcher.url: no server answers at {theirs.url}") as error:
+    with pytest.raises(ServerError, match=f"external.url: no server answers at {theirs.url}") as error:
         serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)).__enter__()
     assert error.value.reason == "connection"
 

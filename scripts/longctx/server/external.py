@@ -1,6 +1,7 @@
 """Launcher `external`: a server that somebody else runs. It is asked, never started, stopped or signalled.
 
-Options: url (http://host:port, with or without /v1), api_key_env (name of the variable that holds the key).
+Options: url (http://host:port, with or without /v1), model (its id there; None: the only one), api_key_env (name of the
+variable that holds the key).
 """
 
 import ipaddress
@@ -18,14 +19,14 @@ from longctx.server.running import Server
 
 
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
-    """Return the server at options['url'], which must serve the recipe's served name or one model only.
+    """Return the server at options['url']. Facts that it doesn't tell are None and their contract entries unproven.
 
-    Facts that it doesn't tell are None and their contract entries unproven. ServerError(reason='connection') where
-    nobody answers, 'unsupported' where no model list or not the model is there.
+    ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or not
+    the model is there.
     """
     url = str(options["url"]).rstrip("/").removesuffix("/v1")
     api_key = _api_key(options.get("api_key_env"))
-    model = _model(url, api_key, recipe.served_name)
+    model = _model(url, api_key, options.get("model"))
     said = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
     return Server(
         url=url,
@@ -43,35 +44,44 @@ def _api_key(name: str | None) -> str | None:
     if not name:
         return None
     if not os.environ.get(name):
-        raise ConfigError(f"launcher.api_key_env: the environment variable {name} is not set")
+        raise ConfigError(f"external.api_key_env: the environment variable {name} is not set")
     return os.environ[name]
 
 
-def _model(url: str, api_key: str | None, wanted: str) -> str:
+def _model(url: str, api_key: str | None, wanted: str | None) -> str:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=20.0, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerError(f"launcher.url: no server answers at {url} ({error})", "connection") from error
+        raise ServerError(f"external.url: no server answers at {url} ({error})", "connection") from error
     if answer.status_code in (401, 403):
-        raise ServerError(f"launcher.api_key_env: {url} refuses the key (status {answer.status_code})", "connection")
+        key = "the key" if api_key else "requests without a key"
+        raise ServerError(f"external.api_key_env: {url} refuses {key} (status {answer.status_code})", "connection")
     try:
         names = [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
     except (ValueError, KeyError, TypeError):
         names = []
     if not names:
-        raise ServerError(f"launcher.url: {url}/v1/models lists no model (status {answer.status_code})", "unsupported")
-    if wanted not in names and len(names) > 1:
-        raise ServerError(f"launcher.url: {url} serves {', '.join(names)}, not {wanted}", "unsupported")
-    return wanted if wanted in names else names[0]
+        raise ServerError(f"external.url: {url}/v1/models lists no model (status {answer.status_code})", "unsupported")
+    if wanted is not None and wanted not in names:
+        raise ServerError(f"external.model: {url} serves {', '.join(names)}, not {wanted}", "unsupported")
+    if wanted is None and len(names) > 1:
+        raise ServerError(f"external.model: {url} serves {', '.join(names)}; name one of them", "unsupported")
+    return wanted or names[0]
 
 
 def _contract(recipe: Recipe, said: facts.Said) -> list[dict[str, Any]]:
-    """Return the contract without max_model_len (lengths are held against it one by one); a model may be a path."""
+    """Return the contract without max_model_len (lengths are held against it one by one).
+
+    The server is what it is: a setting left at its default was not asked of it, so whatever it tells is kept.
+    """
     entries = [entry for entry in contract.check(recipe, said) if entry["setting"] != "max_model_len"]
     for entry in entries:
+        default = Recipe.__dataclass_fields__.get(entry["setting"])
         if entry["setting"] == "model" and not entry["ok"]:
-            entry["ok"] = True if said.get("model") in (recipe.model, recipe.served_name) else None
+            entry["ok"] = True if said.get("model") == recipe.model else None  # it may be a path there
+        elif default is not None and default.default == entry["asked"]:
+            entry |= {"asked": None, "ok": None if entry["actual"] is None else True}
     return entries
 
 
