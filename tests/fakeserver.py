@@ -14,7 +14,7 @@ request). Its keys, all optional:
               hang true (never starts) or hang_after k tokens; http_status with http_message; max_body bytes;
               reject_continuous; prompt_tokens_off; cached; metrics_lag_s
     program   never_listen; exit_after_s; exit_lines; health; model_id; version; capacity; kv_dtype; backend;
-              jit_line; child true | "ignore_term"; ignore_term
+              jit_line; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
     metrics   true | false | "old"; engines k (counters spread over k engine labels)
     scope     by_request {"0": {…}} and by_length {"1024": {…}} override the rest for one request
     record    requests_log: a file that gets one JSON line per request (count, sha256 of the uint32
@@ -128,8 +128,18 @@ class Handler(BaseHTTPRequestHandler):
                 flush=True,
             )
 
+    def refused(self, plan: dict[str, Any]) -> bool:
+        """Answer 401 where the plan has a key that the request lacks."""
+        if "api_key" not in plan or self.headers.get("Authorization") == f"Bearer {plan['api_key']}":
+            return False
+        self.close_connection = True
+        self.reply_json(401, {"error": "Unauthorized"})
+        return True
+
     def do_GET(self) -> None:
         plan = self.state.plan()
+        if self.path.startswith("/v1") and self.refused(plan):
+            return
         if self.path == "/health":
             self.reply(plan.get("health", 200), b"", "text/plain")
         elif self.path == "/version":
@@ -155,6 +165,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def do_POST(self) -> None:
+        if self.refused(self.state.plan()):
+            return
         size = int(self.headers["Content-Length"])
         limit = self.state.plan().get("max_body")
         if limit is not None and size > limit:
