@@ -14,10 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import ROOT, containers, podman
 from longctx.errors import ServerError
 from longctx.server import Launcher, Recipe, ownership, reap, serve
-from longctx.server.engines import own_limits
+from podmanhere import LIMITS, ROOT, containers, podman, wait_until
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 Options = Callable[..., dict[str, Any]]
@@ -49,21 +48,13 @@ def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) 
     )  # fmt: skip
 
 
-def wait_until(true: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 @pytest.fixture(autouse=True)
 def bystander(thin_image: str) -> Iterator[str]:
     """Somebody else's container, which must survive every test; and no container of ours before or after."""
     assert containers() == []
-    limits = [text for limit in own_limits("podman") for text in ("--ulimit", limit)]
     name = "somebody-elses-container"
     command = ["--volume", "/usr:/usr:ro", thin_image, "sleep", "600"]
-    ran = podman("run", "--detach", "--name", name, "--label", "app=other", "--network=host", *limits, *command)
+    ran = podman("run", "--detach", "--name", name, "--label", "app=other", "--network=host", *LIMITS, *command)
     assert ran.returncode == 0, ran.stderr
     yield name
     running = podman("inspect", "--format", "{{.State.Running}}", name).stdout.strip()

@@ -1,0 +1,147 @@
+"""The pipeline itself through launcher `container`: a real vLLM sweep beside the same one with `local`, and kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from longctx import tables
+from podmanhere import IMAGE, ROOT, containers, podman, python_mounts, wait_until
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+LENGTHS = ("256", "1Ki")
+# What a launcher may differ in; everything else of a server is the recipe.
+LAUNCHER_FACTS = {"launcher", "image", "image_digest", "startup_s"}
+BASE = {
+    "passes": 1,
+    "max_new_tokens": 8,
+    "model": {"source": "synthetic", "weights": "dummy"},
+    "corpus": {"source": str(ROOT / "scripts")},
+}
+
+
+class Sweep:
+    """A campaign in a folder of its own, run by the real Snakemake on this checkout's Snakefile."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(BASE | config))
+
+    def start(self, target: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--cores", "1", target],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, target: str) -> None:
+        with self.start(target) as process:
+            said, _ = process.communicate()
+        assert process.returncode == 0, said
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        folder = self.folder / "results" / table
+        return [row for length in LENGTHS for row in tables.read_rows(folder / length / "pass1.parquet")]
+
+
+@pytest.fixture(scope="module")
+def sweeps(thin_image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
+    """Two campaigns whose configuration differs in `launcher` alone, both measured with vLLM."""
+    if not VLLM_PYTHON.exists():
+        pytest.skip("the CPU vLLM environment is missing (make setup)")
+    config = {
+        "lengths": list(LENGTHS),
+        "serve": {
+            "python": str(VLLM_PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True,
+        },
+        "container": {
+            "engine": "podman", "image": thin_image, "python": str(VLLM_PYTHON), "pass_env": [],
+            "mounts": python_mounts(VLLM_PYTHON),
+        },
+    }  # fmt: skip
+    made = {}
+    for launcher in ("container", "local"):
+        made[launcher] = Sweep(tmp_path_factory.mktemp(launcher), config | {"launcher": launcher})
+        made[launcher].run("results/report.md")
+    return made
+
+
+@pytest.mark.serving
+def test_a_sweep_through_a_container_is_complete_and_leaves_none(sweeps: dict[str, Sweep]) -> None:
+    rows = [row for row in sweeps["container"].rows("measurements") if row["role"] == "cold"]
+    assert [(row["length"], row["status"], row["completion_tokens"]) for row in rows] == [
+        (256, "ok", 8),
+        (1024, "ok", 8),
+    ]
+    assert containers() == []
+
+
+@pytest.mark.serving
+def test_the_report_names_the_image_and_its_digest(sweeps: dict[str, Sweep]) -> None:
+    digest = podman("image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout.strip()
+    results = sweeps["container"].folder / "results"
+    assert {(row["image"], row["image_digest"]) for row in sweeps["container"].rows("servers")} == {(IMAGE, digest)}
+    report = (results / "report.md").read_text()
+    assert IMAGE in report
+    assert digest in report
+    assert json.loads((results / "image.json").read_text())["digest"] == digest
+
+
+@pytest.mark.serving
+def test_both_launchers_use_the_same_recipe(sweeps: dict[str, Sweep]) -> None:
+    """vLLM's own account of itself, and the arguments that it was started with."""
+    local, container = (sweeps[name].rows("servers") for name in ("local", "container"))
+    names = [name for name in tables.SERVER_FACTS if name not in LAUNCHER_FACTS]
+    assert [[row[name] for name in names] for row in local] == [[row[name] for name in names] for row in container]
+    assert [arguments(row, sweeps["local"]) for row in local] == [
+        arguments(row, sweeps["container"]) for row in container
+    ]
+    assert [row["launcher"] for row in (*local, *container)] == ["local"] * 2 + ["container"] * 2
+
+
+def arguments(server: dict[str, Any], sweep: Sweep) -> dict[str, list[str]]:
+    """vLLM's arguments of a server by flag, without the names and the port that each start has for itself."""
+    command = server["command"][server["command"].index("-m") :]
+    flags: dict[str, list[str]] = {}
+    for word in command:
+        if word.startswith("-"):
+            flags[word] = []
+        else:
+            flags[next(reversed(flags))].append(word)
+    del flags["--port"]
+    flags["--served-model-name"] = flags["--served-model-name"][:1]
+    flags["--model"] = [os.path.relpath(sweep.folder / model, sweep.folder) for model in flags["--model"]]
+    return flags
+
+
+def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
+    tmp_path: Path, stand_in: Callable[..., dict[str, Any]]
+) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"by_length": {"256": {"ttft_s": 600}}}))
+    env = {"FAKE_PLAN": str(faults), "FAKE_PYTHON": str(Path(sys.base_prefix) / "bin" / "python3")}
+    sweep = Sweep(
+        tmp_path / "work",
+        {
+            "lengths": [256], "launcher": "container", "serve": {"env": env, "contract": "warn"},
+            "container": stand_in(mounts=[f"{tmp_path}:{tmp_path}:ro"]),
+        },
+    )  # fmt: skip
+    with sweep.start("results/summary.parquet") as process:
+        try:
+            wait_until(containers, "a container is started", 120.0)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: not containers(), "the container is gone")
+        faults.write_text("{}")
+    sweep.run("results/summary.parquet")
+    (row,) = tables.read_rows(sweep.folder / "results" / "summary.parquet")
+    assert (row["n"], row["n_failed"]) == (1, 0)
+    assert containers() == []
