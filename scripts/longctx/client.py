@@ -18,7 +18,7 @@ import httpcore
 import orjson
 
 from longctx.body import Body, Ids, Prompt, as_prompt
-from longctx.connection import CONNECT_TIMEOUT_S, Failure, Watch, WatchedBackend
+from longctx.connection import CONNECT_TIMEOUT_S, Failure, Watch, WatchedBackend, run_delay_s
 from longctx.rates import Chunk, Itl, client_decode_tok_s, coalesced, itl
 from longctx.redact import redact
 from longctx.sse import SseParser
@@ -36,7 +36,8 @@ class Answer:
     """What one request gave. A failed one has a reason of `longctx.reasons` and None for every time.
 
     `chunks` and the token counts are the raw record and stay in a failed answer too. `wall_jump_s` is how much
-    further the wall clock moved than the monotonic one, which all times are taken from.
+    further the wall clock moved than the monotonic one, which all times are taken from. `starved_s` is how long this
+    thread was ready to run while the machine ran others: arrivals may be late, and together, by as much.
     """
 
     status: str
@@ -52,6 +53,7 @@ class Answer:
     e2e_s: float | None = None
     request_bytes: int | None = None
     wall_jump_s: float | None = None
+    starved_s: float | None = None
 
 
 def stream(
@@ -185,6 +187,7 @@ class _Request:
         received = _Received()
         self.watch.begin()
         reason, detail = None, None
+        waited_s = run_delay_s()
         try:
             self._exchange(body, received)
             _judge(received, body.count, max_new_tokens, ignore_eos)
@@ -207,6 +210,7 @@ class _Request:
             finish_reason=received.finish_reason,
             request_bytes=body.size,
             wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
+            starved_s=None if waited_s is None else (run_delay_s() or waited_s) - waited_s,
         )
         if reason:
             return answer

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpcore
@@ -14,6 +15,14 @@ import httpcore
 POLL_S = 1.0
 CONNECT_TIMEOUT_S = 30.0
 DEATH_GRACE_S = 3.0  # a broken connection is often seen before the process is gone
+
+
+def run_delay_s() -> float | None:
+    """Return how long this thread has waited for a processor in all; None where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 class Failure(Exception):

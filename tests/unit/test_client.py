@@ -98,6 +98,7 @@ def test_a_good_answer_and_what_was_sent() -> None:
     assert abs((datetime.now(UTC) - answer.started_at).total_seconds()) < 60
     assert answer.request_bytes is not None
     assert answer.wall_jump_s is not None
+    assert answer.starved_s is None or 0 <= answer.starved_s <= answer.e2e_s + 1
 
 
 def test_the_rate_of_a_stream() -> None:
@@ -432,6 +433,17 @@ def test_refused_by_a_dead_server() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     check_failed(ask(f"http://127.0.0.1:{port}", alive=lambda: False), "server_died")
+
+
+def test_a_kernel_that_does_not_say_how_long_we_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "run_delay_s", lambda: None)
+    assert ask_with({}).starved_s is None
+
+
+def test_starvation_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([1.0, 1.25])
+    monkeypatch.setattr(client, "run_delay_s", lambda: next(readings))
+    assert ask_with({}).starved_s == 0.25
 
 
 def test_public_names() -> None:
