@@ -23,14 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A running SLURM; with proctrack/cgroup, as real clusters have it, where this machine can."""
+    """A running SLURM; with proctrack/cgroup, as real clusters have it, if this machine can, or as PROCTRACK says."""
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
         pytest.skip(f"no SLURM here ({', '.join(missing)} not found): install the packages of envs/debian-slurm.txt")
     if os.geteuid() != 0:
         pytest.skip("starting slurmd needs root")
     folder = tmp_path_factory.mktemp("slurm")
     tracking = {"PROCTRACK": "cgroup" if FREEZER.is_dir() and os.access(FREEZER, os.W_OK) else "linuxproc"}
-    started = subprocess.run([NODE, "start", folder], env=os.environ | tracking, capture_output=True, text=True)
+    started = subprocess.run([NODE, "start", folder], env=tracking | os.environ, capture_output=True, text=True)
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:

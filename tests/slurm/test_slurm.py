@@ -104,7 +104,7 @@ def test_gpus_are_asked_for_as_the_recipe_has_them(slurm: Slurm, sweep: Make) ->
     assert one.run("--set-resources", "measure:mem_mb=1000") == 0, one.output
     (number,) = [job for job in slurm.jobs("") if job not in before]
     job = slurm.job(number)
-    assert "gres/gpu=2" in job["TRES"]
+    assert job["TresPerJob"].endswith("gpu:2")
     assert job["MinMemoryNode"] == "1000M", "what a user sets wins"
 
 
