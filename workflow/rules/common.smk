@@ -28,7 +28,7 @@ ALL_CORES = workflow.resource_settings.cores or 1
 if workflow.remote_exec:
     ALL_CORES = int(os.environ.get("SLURM_CPUS_ON_NODE", ALL_CORES))
 PYTHON = sys.executable
-SCRIPTS = f"PYTHONDONTWRITEBYTECODE=1 {PYTHON} {workflow.basedir}/scripts"
+SCRIPTS = f"{PYTHON} {workflow.basedir}/scripts"
 PARTIAL_REPORT = " && ".join(
     f"{SCRIPTS}/{script} --config-file {CONFIG_FILE}"
     for script in ("summary.py --partial", "figures.py", "report.py")
