@@ -50,7 +50,7 @@ def sweep(slurm: Slurm, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
 
     def make(fault: dict[str, Any] | None = None, **changes: Any) -> Sweep:
         serve = {
-            "python": str(ROOT / "tests/bin/fake-vllm-python"), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 0.5,
+            "python": str(ROOT / "tests/bin/fake-vllm-python"), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1,
             "headroom_tokens": 512, "start_timeout_s": 60, "contract": "warn",
         } | changes.pop("serve", {})  # fmt: skip
         base = {
