@@ -13,6 +13,8 @@ Make = Callable[..., Sweep]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 # A prefill that is long enough to be cancelled in its middle.
 SLOW = {"by_length": {"512": {"ttft_s": 3.0}}}
+# The least time limit is a minute: a warm-up and two or three requests.
+SLOWER = {"by_length": {"512": {"ttft_s": 12.0}}}
 
 
 def running(slurm: Slurm) -> str:
@@ -46,23 +48,27 @@ def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: M
     assert {job for job in slurm.jobs("") if job not in before} == set(jobs), "nothing is measured twice"
 
 
-def test_a_cancelled_job_loses_nothing_that_was_measured(slurm: Slurm, sweep: Make) -> None:
-    one = sweep(SLOW, lengths=[512], passes=1, repeats={"count": 4})
-    one.start()
+@pytest.mark.parametrize("end", ["scancel", "time limit"])
+def test_a_job_that_ends_early_loses_nothing_that_was_measured(slurm: Slurm, sweep: Make, end: str) -> None:
+    one = sweep(SLOW if end == "scancel" else SLOWER, lengths=[512], passes=1, repeats={"count": 8})
+    one.start(*(("--set-resources", "measure:runtime=1") if end == "time limit" else ()))
     one.until(lambda: len(one.rows("512/pass1")) >= 1 and one.begun("512/pass1") >= 2)
-    slurm.run("scancel", running(slurm))
+    job = running(slurm)
+    if end == "scancel":
+        slurm.run("scancel", job)
     assert one.wait() != 0
+    assert slurm.jobs("rule_measure")[job] == {"scancel": "CANCELLED", "time limit": "TIMEOUT"}[end]
     kept = one.rows("512/pass1")
-    assert 1 <= len(kept) < 4
+    assert 1 <= len(kept) < 8
     assert not (one.results / "measurements/512/pass1.parquet").exists()
     one.until(lambda: not one.processes(), 30)
     one.fault()
     assert one.run() == 0, one.output
     rows = one.rows("512/pass1")
     assert rows[: len(kept)] == kept, "what was there is there"
-    assert [row["request_index"] for row in rows] == [0, 1, 2, 3]
+    assert [row["request_index"] for row in rows] == list(range(8))
     measured = tables.read_rows(one.results / "measurements/512/pass1.parquet", tables.MEASUREMENTS)
-    assert sum(row["role"] != "warmup" for row in measured) == 4
+    assert sum(row["role"] != "warmup" for row in measured) == 8
 
 
 def test_a_job_that_slurm_puts_back_goes_on_from_its_journal(slurm: Slurm, sweep: Make) -> None:
