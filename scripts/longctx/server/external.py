@@ -21,8 +21,8 @@ from longctx.server.running import Server
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
     """Return the server at options['url']. Facts that it doesn't tell are None and their contract entries unproven.
 
-    ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or not
-    the model is there.
+    ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or
+    not the model is there.
     """
     url = str(options["url"]).rstrip("/").removesuffix("/v1")
     api_key = _api_key(options.get("api_key_env"))
