@@ -16,7 +16,8 @@ request). Its keys, all optional:
     program   never_listen; exit_after_s; exit_lines; health; model_id; version; capacity; kv_dtype; backend;
               jit_line; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
     metrics   true | false | "old"; engines k (counters spread over k engine labels)
-    scope     by_request {"0": {…}} and by_length {"1024": {…}} override the rest for one request
+    scope     by_length {"1024": {…}}, in it or beside it by_max_tokens {"64": {…}}, and by_request {"0": {…}} override
+              the rest for one request
     record    requests_log: a file that gets one JSON line per request (count, sha256 of the uint32
               little-endian ids, the sampling fields, prefill_s, decode_s, cached, pid)
 
@@ -94,15 +95,15 @@ class State:
     started: float = field(default_factory=time.time)
     aliases: list[str] = field(default_factory=list)
 
-    def plan(self, index: int | None = None, length: int | None = None) -> dict[str, Any]:
+    def plan(
+        self, index: int | None = None, length: int | None = None, max_tokens: int | None = None
+    ) -> dict[str, Any]:
         source = self.plan_source or {}
         if isinstance(source, str):
             source = json.loads(source if source.lstrip().startswith("{") else Path(source).read_text() or "{}")
-        scoped = {
-            **source.get("by_length", {}).get(str(length), {}),
-            **source.get("by_request", {}).get(str(index), {}),
-        }
-        return {**source, **scoped}
+        for scope, value in (("by_length", length), ("by_max_tokens", max_tokens), ("by_request", index)):
+            source = {**source, **source.get(scope, {}).get(str(value), {})}
+        return source
 
     def capacity(self) -> int:
         return int(self.plan().get("capacity", 1 << 26))
@@ -118,6 +119,7 @@ def log(text: str) -> None:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     state: State
     quiet = True
 
@@ -187,7 +189,7 @@ class Completion:
         with self.state.lock:
             self.index = len(self.state.requests)
             self.state.requests.append({key: value for key, value in request.items() if key != "prompt"})
-        self.plan = self.state.plan(self.index, len(self.ids))
+        self.plan = self.state.plan(self.index, len(self.ids), request.get("max_tokens"))
         self.made = 0
 
     def answer(self) -> None:

@@ -1,0 +1,43 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pipeline import Pipeline, copy, make
+
+
+@pytest.fixture(scope="session")
+def measured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A campaign of two lengths, measured and summarised; every test takes a copy."""
+    pipeline = make(tmp_path_factory.mktemp("measured"))
+    pipeline.summarise()
+    pipeline.nothing_left()
+    return pipeline.folder
+
+
+@pytest.fixture(scope="session")
+def prepared_folder(measured_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with nothing measured yet."""
+    folder = tmp_path_factory.mktemp("prepared") / "copy"
+    shutil.copytree(measured_folder, folder, symlinks=True)
+    for name in ("journal", "measurements", "servers", "traces", "progress"):
+        shutil.rmtree(folder / "results" / name)
+    for path in (*(folder / "results").glob("*.csv"), folder / "requests.jsonl", folder / "results" / "status.json"):
+        path.unlink()
+    for name in ("summary", "fits"):
+        (folder / "results" / f"{name}.parquet").unlink()
+    return folder
+
+
+@pytest.fixture
+def measured(measured_folder: Path, tmp_path: Path) -> Iterator[Pipeline]:
+    pipeline = copy(measured_folder, tmp_path / "work")
+    yield pipeline
+    pipeline.nothing_left()
+
+
+@pytest.fixture
+def prepared(prepared_folder: Path, tmp_path: Path) -> Iterator[Pipeline]:
+    pipeline = copy(prepared_folder, tmp_path / "work")
+    yield pipeline
+    pipeline.nothing_left()

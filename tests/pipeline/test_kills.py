@@ -1,0 +1,174 @@
+"""Whatever is killed, whenever: the same command continues, keeps what was finished, and leaves no process behind."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from longctx import journal
+from pipeline import LONGCTX, Pipeline, running, until
+
+POINT, TARGET = "256/pass1", "results/measurements/256/pass1.parquet"
+REQUESTS = [("cold", 0), ("repeat", 1), ("repeat", 2)]
+
+
+@pytest.fixture
+def three(prepared: Pipeline) -> Pipeline:
+    """One point of three requests, each slow enough to be killed in."""
+    prepared.configure(lengths=[256], repeats={"count": 3, "up_to": 256})
+    prepared.faults(measured={"ttft_s": 0.6})
+    return prepared
+
+
+def starting(pipeline: Pipeline) -> bool:
+    return "starting the server" in pipeline.phase() and bool(pipeline.processes("fakeserver.py"))
+
+
+def third_request(pipeline: Pipeline) -> bool:
+    """Two requests are finished and the third one has reached the server."""
+    return len(pipeline.requests()) == 3 and rows(pipeline) == REQUESTS[:2]
+
+
+def rows(pipeline: Pipeline) -> list[tuple[str, int]]:
+    """The requests that the journal has a good row of."""
+    found = [record.data for record in pipeline.journal(POINT) if record.kind == "row"]
+    return [(row["role"], row["request_index"]) for row in found if row["role"] != "warmup" and row["status"] == "ok"]
+
+
+def finish(pipeline: Pipeline, already: int) -> None:
+    """Run the same command again: it measures what is missing, and only that."""
+    before = pipeline.requests()[:already]
+    done = pipeline.run(TARGET)
+    assert done.code == 0, done.output
+    assert pipeline.measured(POINT) == [(role, index, "ok") for role, index in REQUESTS]
+    assert rows(pipeline) == REQUESTS
+    sent = Counter(pipeline.requests())
+    assert len(sent) == 3
+    assert [sent[request] for request in before] == [1] * already
+
+
+@pytest.mark.parametrize("phase", [starting, third_request])
+@pytest.mark.parametrize("victim", ["snakemake", "measure.py", "fakeserver.py"])
+def test_killed(three: Pipeline, victim: str, phase: Callable[[Pipeline], bool]) -> None:
+    three.faults(measured={"ttft_s": 0.6}, start_s=1.0 if phase is starting else 0.0)
+    with running(three, TARGET) as snakemake:
+        until(lambda: phase(three), lambda: str(three.status()))
+        os.kill(snakemake.pid if victim == "snakemake" else three.one(victim), signal.SIGKILL)
+        code = three.finish(snakemake).code
+        assert code == (-signal.SIGKILL if victim == "snakemake" else 1)
+        # At once: what a killed Snakemake left may still be about to end.
+        finish(three, 0 if phase is starting else 2)
+
+
+@pytest.mark.parametrize(
+    ("victim", "signum"),
+    [("measure.py", signal.SIGTERM), ("group", signal.SIGINT), ("group", signal.SIGTERM), ("snakemake", signal.SIGINT)],
+    ids=["SIGTERM to the script", "Ctrl-C", "SIGTERM to all", "SIGINT to Snakemake"],
+)
+def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
+    with running(three, TARGET) as snakemake:
+        until(lambda: third_request(three), lambda: str(three.status()))
+        match victim:
+            case "group":
+                os.killpg(snakemake.pid, signum)
+            case "snakemake":
+                os.kill(snakemake.pid, signum)
+            case _:
+                os.kill(three.one(victim), signum)
+        stopped = three.finish(snakemake)
+        assert "Traceback" not in stopped.output
+        three.nothing_left()
+        if rows(three) == REQUESTS:  # Snakemake waited for its job
+            assert three.run(TARGET).code == 0
+            assert len(three.requests()) == 3
+            return
+        assert stopped.code != 0
+        assert "finished requests are kept, the same command goes on from here" in stopped.output
+        finish(three, 2)
+
+
+def test_a_server_that_dies_again_and_again_costs_its_point_only(prepared: Pipeline) -> None:
+    dying = {"by_max_tokens": {"8": {"die_after_s": 0.0, "ttft_s": 0.1}}}
+    prepared.faults(by_length={"512": dying})
+    failed = prepared.run("results/summary.parquet")
+    assert failed.code != 0
+    assert "512/pass1: server_died: while warming up the server was killed by SIGKILL" in failed.output
+    assert prepared.measured("256/pass1") == [("cold", 0, "ok")]
+    prepared.faults()
+    prepared.summarise()
+
+
+def test_a_damaged_journal_costs_only_what_was_damaged(three: Pipeline) -> None:
+    with running(three, TARGET) as snakemake:
+        until(lambda: third_request(three))
+        os.kill(snakemake.pid, signal.SIGKILL)
+        snakemake.wait()
+    three.nothing_left()
+    path = three.results / "journal" / f"{POINT}.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    kinds = [record.kind for record in journal.read(path)[0]]
+    second = [n for n, kind in enumerate(kinds) if kind == "row"][-1]
+    lines[second] = lines[second].replace(b"repeat", b"repaet")
+    path.write_bytes(b"".join(lines) + b'1234abcd ["row",{"role":"repeat","request_index":2,"sta')
+    three.faults()
+    done = three.run(TARGET)
+    assert done.code == 0, done.output
+    assert f"{POINT}: 1 damaged lines of its journal are left out" in done.output
+    assert three.measured(POINT) == [(role, index, "ok") for role, index in REQUESTS]
+    assert sorted(Counter(three.requests()).values()) == [1, 2, 2]
+
+
+@pytest.fixture
+def small_disk(three: Pipeline) -> Iterator[Path]:
+    """The journals' folder as a disk of its own, with room for little more than one request's reserve."""
+    folder = three.results / "journal"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Fill the disk under `path` to the last byte."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+def test_a_disk_that_fills_up_loses_no_finished_request(three: Pipeline, small_disk: Path) -> None:
+    with running(three, TARGET) as snakemake:
+        until(lambda: len(three.requests()) == 2)
+        fill(small_disk / "filler")
+        stopped = three.finish(snakemake)
+    assert stopped.code != 0
+    sentences = [line for line in stopped.output.splitlines() if line.startswith("error:")]
+    assert sentences == [
+        f"error: cannot write the journal results/journal/{POINT}.jsonl: No space left on device; free space or fix the"
+        " folder, then run the same command again: finished rows are kept"
+    ]
+    assert rows(three) == REQUESTS[:2]
+    still = three.run(TARGET)
+    assert still.code != 0
+    assert "Traceback" not in still.output
+    (small_disk / "filler").unlink()
+    finish(three, 2)
+
+
+def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
+    with running(three, TARGET) as snakemake:
+        until(lambda: third_request(three))
+        os.kill(snakemake.pid, signal.SIGKILL)
+        snakemake.wait()
+        three.nothing_left()
+    shown = three.tool(LONGCTX, "watch", "results", "--once")
+    assert "1 interrupted" in shown.stdout

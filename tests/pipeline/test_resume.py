@@ -1,0 +1,210 @@
+"""Nothing measured is lost and nothing is measured twice, through the real Snakemake: re-runs of what ended well."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pipeline import LONGCTX, Pipeline, running, until
+
+SUMMARY = "results/summary.parquet"
+
+
+def lengths(pipeline: Pipeline) -> list[int]:
+    return [length for length, _ in pipeline.requests()]
+
+
+def test_nothing_to_do_runs_no_job(measured: Pipeline) -> None:
+    assert measured.summarise().jobs == {}
+    assert lengths(measured) == [256, 512]
+
+
+def test_a_deleted_measurement_alone_is_measured_again(measured: Pipeline) -> None:
+    (measured.results / "measurements" / "512" / "pass1.parquet").unlink()
+    done = measured.summarise()
+    assert done.jobs == {"measure": 1, "summary": 1}
+    assert "512/pass1: its measurement was deleted, so it is measured again" in done.output
+    assert lengths(measured) == [256, 512, 512]
+    assert measured.summarise().jobs == {}
+
+
+def test_a_deleted_measurement_is_noticed_by_the_target_of_its_length(measured: Pipeline) -> None:
+    target = "results/lengths/512.parquet"
+    assert measured.run(target).jobs == {"length": 1}
+    (measured.results / "measurements" / "512" / "pass1.parquet").unlink()
+    assert measured.run(target).jobs == {"measure": 1, "length": 1}
+    assert lengths(measured) == [256, 512, 512]
+
+
+def test_parquets_lost_with_everything_beside_them_come_back_from_the_journal(measured: Pipeline) -> None:
+    for table in ("measurements", "servers", "traces", "progress"):
+        shutil.rmtree(measured.results / table / "512")
+    assert measured.summarise().jobs == {"measure": 1, "summary": 1}
+    assert lengths(measured) == [256, 512]
+    assert measured.measured("512/pass1") == [("cold", 0, "ok")]
+
+
+def test_looks_and_comments_measure_nothing(measured: Pipeline) -> None:
+    measured.run("results/report.md")
+    assert measured.run("results/report.md").jobs == {}
+    for name in ("style.py", "measure.py", "server/recipe.py", "tables.py"):
+        path = measured.folder / "scripts" / "longctx" / name
+        path.write_text(path.read_text() + "\n# a comment\n")
+    with open(measured.folder / "workflow" / "rules" / "measure.smk", "a") as file:
+        file.write("\n# a comment\n")
+    assert measured.run("results/report.md").jobs == {"figures": 1, "report": 1}
+    assert lengths(measured) == [256, 512]
+
+
+def test_a_checkout_with_newer_files_measures_nothing(measured: Pipeline) -> None:
+    for path in [*measured.folder.glob("scripts/**/*.py"), *measured.folder.glob("workflow/**/*")]:
+        path.touch()
+    assert measured.summarise().jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "new"),
+    [
+        ({"lengths": [128, 256, 512, 1024]}, [128, 1024]),
+        ({"passes": 2}, [256, 512]),
+        ({"repeats": {"count": 3, "up_to": 256}}, [256, 256]),
+    ],
+    ids=["lengths", "passes", "repeats"],
+)
+def test_what_is_added_is_all_that_is_measured(measured: Pipeline, change: dict[str, object], new: list[int]) -> None:
+    before = measured.requests()
+    measured.configure(**change)
+    measured.summarise()
+    added = measured.requests()[len(before) :]
+    assert [length for length, _ in added] == new
+    assert len({*before, *added}) == len(before) + len(added)
+    rows = sum(row["n"] for row in measured.summary())
+    assert rows == len(before) + len(added)
+    assert measured.summarise().jobs == {}
+
+
+def test_a_length_left_out_measures_nothing_and_leaves_the_summary(measured: Pipeline) -> None:
+    measured.configure(lengths=[512])
+    measured.summarise()
+    assert lengths(measured) == [256, 512]
+    assert [row["length"] for row in measured.summary()] == [512]
+
+
+def test_a_changed_recipe_measures_again_and_says_what_changed(measured: Pipeline) -> None:
+    measured.configure(serve={"max_num_batched_tokens": 4096})
+    done = measured.summarise()
+    assert lengths(measured) == [256, 512, 256, 512]
+    for length in (256, 512):
+        assert f"{length}/pass1: measured again, since serve.max_num_batched_tokens: None -> 4096" in done.output
+        assert list((measured.results / "journal" / str(length) / "superseded").iterdir())
+    assert len({row["recipe_hash"] for row in measured.summary()}) == 1
+
+
+def test_operational_settings_measure_nothing(measured: Pipeline) -> None:
+    measured.configure(serve={"start_timeout_s": 77, "contract": "warn"}, measure={"stall_s": 55})
+    assert measured.summarise().jobs.keys() <= {"plan", "summary"}
+    assert lengths(measured) == [256, 512]
+
+
+def test_results_of_another_recipe_never_mix(measured: Pipeline) -> None:
+    shutil.rmtree(measured.folder / ".snakemake")
+    measured.configure(serve={"max_num_batched_tokens": 4096}, passes=2)
+    done = measured.run(SUMMARY)
+    assert done.code != 0
+    sentences = [line for line in done.output.splitlines() if line.startswith("error:")]
+    assert len(sentences) == 1
+    assert sentences[0].startswith(
+        "error: results/measurements/256/pass1.parquet: measured with another recipe (serve.max_num_batched_tokens:"
+        " None -> 4096); results of different recipes never mix"
+    )
+    assert measured.run("report_now").code == 0
+    report = (measured.results / "report.md").read_text()
+    assert "measured with another recipe (serve.max_num_batched_tokens: None -&gt; 4096)" in report
+
+
+def test_a_corrupt_parquet_comes_back_from_the_journal(measured: Pipeline) -> None:
+    path = measured.results / "measurements" / "512" / "pass1.parquet"
+    before = measured.rows("512/pass1")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 3
+    content[middle : middle + 64] = bytes(64)
+    path.write_bytes(content)
+    done = measured.summarise()
+    assert "512/pass1: damaged Parquets (measurements) were written anew from the journal" in done.output
+    assert lengths(measured) == [256, 512]
+    assert measured.rows("512/pass1") == before
+
+
+def test_a_live_run_refuses_a_second_one_in_one_sentence(prepared: Pipeline) -> None:
+    prepared.faults(measured={"ttft_s": 6.0})
+    with running(prepared, SUMMARY) as first:
+        until(lambda: "measuring" in prepared.phase())
+        second = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", SUMMARY)
+        assert second.returncode != 0
+        assert second.stderr.count(f"another run (process {first.pid} on ") == 1
+        assert "report_now` and `longctx watch results` work meanwhile" in second.stderr
+        assert "--unlock" not in second.stderr
+        watched = prepared.tool(LONGCTX, "watch", "results", "--once")
+        assert watched.returncode == 0, watched.stderr
+        assert "0 of 2 points done, 1 running" in watched.stdout
+        now = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", "report_now")
+        assert now.returncode == 0, now.stderr
+        assert first.poll() is None
+        assert prepared.finish(first).code == 0
+    assert Counter(lengths(prepared)) == {256: 1, 512: 1}
+    assert [row["n"] for row in prepared.summary()] == [1, 1]
+
+
+def test_a_report_made_meanwhile_hides_no_missing_point(prepared: Pipeline) -> None:
+    assert prepared.run("results/measurements/256/pass1.parquet").code == 0
+    assert prepared.run("report_now").code == 0
+    assert {row["length"]: (row["n"], row["n_missing"]) for row in prepared.summary()} == {256: (1, 0), 512: (0, 1)}
+    assert "not measured yet" in (prepared.results / "report.md").read_text()
+    prepared.summarise()
+    assert [row["n"] for row in prepared.summary()] == [1, 1]
+
+
+def test_a_failing_point_fails_alone_and_is_all_that_is_tried_again(prepared: Pipeline) -> None:
+    broken = {"by_max_tokens": {"6": {"http_status": 500, "http_message": "told to fail"}}}
+    prepared.faults(by_length={"256": broken})
+    failed = prepared.run()
+    assert failed.code != 0
+    assert prepared.measured("512/pass1") == [("cold", 0, "ok")]
+    report = (prepared.results / "report.md").read_text()
+    assert "error_event" in report
+    assert "told to fail" in report
+    assert [(row["length"], row["n"], row["n_failed"]) for row in prepared.summary()] == [(256, 0, 1), (512, 1, 0)]
+    prepared.faults()
+    again = prepared.run()
+    assert again.code == 0, again.output
+    assert again.jobs["measure"] == 1
+    assert lengths(prepared) == [256, 512, 256]
+    assert [row["n"] for row in prepared.summary()] == [1, 1]
+    assert "told to fail" not in (prepared.results / "report.md").read_text()
+
+
+def test_longer_lengths_are_skipped_where_the_kv_cache_was_too_small(prepared: Pipeline) -> None:
+    prepared.configure(lengths=[256, 512, 1024, 2048])
+    prepared.faults(capacity=700)
+    failed = prepared.run(SUMMARY)
+    assert failed.code != 0
+    assert lengths(prepared) == [256, 512]
+    assert "1Ki/pass1: kv_too_small: the KV cache holds 700 tokens at most" in failed.output
+    assert "2Ki/pass1: kv_too_small: skipped, since 1Ki did not fit earlier in this run" in failed.output
+    assert not (prepared.results / "logs" / "2Ki" / "pass1.server.log").exists()
+    prepared.faults()
+    prepared.summarise()
+    assert lengths(prepared) == [256, 512, 1024, 2048]
+
+
+def test_one_server_for_a_pass_drops_only_the_lengths_too_long(prepared: Pipeline) -> None:
+    prepared.configure(lengths=[256, 512, 1024], serve={"scope": "pass"})
+    prepared.faults(capacity=700)
+    failed = prepared.run(SUMMARY)
+    assert failed.code != 0
+    assert lengths(prepared) == [256, 512]
+    assert "1Ki/pass1: kv_too_small" in failed.output
+    prepared.faults()
+    prepared.summarise()
+    assert lengths(prepared) == [256, 512, 1024]
+    assert [row["n"] for row in prepared.summary()] == [1, 1, 1]
