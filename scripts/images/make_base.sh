@@ -3,11 +3,11 @@
 #
 #   make_base.sh [IMAGE] [ENGINE]       default: localhost/longctx-base:bookworm podman
 #
-# Needs root and debootstrap; MIRROR names another Debian mirror. An image of that name is kept as it is. About 45 s.
+# Needs root and debootstrap; MIRROR names a Debian mirror other than debootstrap's own. An image of that
+# name is kept as it is. About 45 s.
 set -euo pipefail
 image=${1:-localhost/longctx-base:bookworm}
 engine=${2:-podman}
-mirror=${MIRROR:-}
 packages=ca-certificates,libgomp1,libnuma1,python3,python3-pip,python3-venv
 
 if "$engine" image inspect "$image" >/dev/null 2>&1; then
@@ -20,7 +20,7 @@ if ! command -v debootstrap >/dev/null; then
 fi
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-if ! debootstrap --variant=minbase --include="$packages" bookworm "$root" "$mirror" >"$root.log" 2>&1; then
+if ! debootstrap --variant=minbase --include="$packages" bookworm "$root" ${MIRROR:+"$MIRROR"} >"$root.log" 2>&1; then
   tail -n 20 "$root.log" >&2
   exit 1
 fi

@@ -89,7 +89,7 @@ def _existing(engine: str, name: str) -> Image | None:
 def _build(engine: str, name: str, containerfile: Path, build_args: Mapping[str, str], label: str) -> None:
     if engine == "apptainer":
         raise LongctxError("apptainer builds no Containerfile; build with podman or docker, then `apptainer build`")
-    with _pip_configuration(engine) as pip_flags:
+    with pip_configuration(engine) as pip_flags:
         arguments = [text for key, value in build_args.items() for text in ("--build-arg", f"{key}={value}")]
         command = [engine, "build", "--network", "host", *pip_flags, *arguments]
         command += ["--label", f"{BUILD_LABEL}={label}", "--tag", name, "--file", str(containerfile)]
@@ -97,7 +97,7 @@ def _build(engine: str, name: str, containerfile: Path, build_args: Mapping[str,
 
 
 @contextmanager
-def _pip_configuration(engine: str) -> Iterator[list[str]]:
+def pip_configuration(engine: str) -> Iterator[list[str]]:
     """Yield the flags that lend this host's pip configuration to a build without leaving it in the image."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False

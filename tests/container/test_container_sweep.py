@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from enginehere import IMAGE, ROOT, Engine, python_mounts, wait_until
 from longctx import tables
-from podmanhere import IMAGE, ROOT, containers, podman, python_mounts, wait_until
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -52,7 +52,7 @@ class Sweep:
 
 
 @pytest.fixture(scope="module")
-def sweeps(thin_image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
+def sweeps(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
     """Two campaigns whose configuration differs in `launcher` alone, both measured with vLLM."""
     if not VLLM_PYTHON.exists():
         pytest.skip("the CPU vLLM environment is missing (make setup)")
@@ -62,7 +62,7 @@ def sweeps(thin_image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             "python": str(VLLM_PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True,
         },
         "container": {
-            "engine": "podman", "image": thin_image, "python": str(VLLM_PYTHON), "pass_env": [],
+            "engine": "podman", "image": IMAGE, "python": str(VLLM_PYTHON), "pass_env": [],
             "mounts": python_mounts(VLLM_PYTHON),
         },
     }  # fmt: skip
@@ -74,18 +74,18 @@ def sweeps(thin_image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.mark.serving
-def test_a_sweep_through_a_container_is_complete_and_leaves_none(sweeps: dict[str, Sweep]) -> None:
+def test_a_sweep_through_a_container_is_complete_and_leaves_none(podman: Engine, sweeps: dict[str, Sweep]) -> None:
     rows = [row for row in sweeps["container"].rows("measurements") if row["role"] == "cold"]
     assert [(row["length"], row["status"], row["completion_tokens"]) for row in rows] == [
         (256, "ok", 8),
         (1024, "ok", 8),
     ]
-    assert containers() == []
+    assert podman.containers() == []
 
 
 @pytest.mark.serving
-def test_the_report_names_the_image_and_its_digest(sweeps: dict[str, Sweep]) -> None:
-    digest = podman("image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout.strip()
+def test_the_report_names_the_image_and_its_digest(podman: Engine, sweeps: dict[str, Sweep]) -> None:
+    digest = podman.call("image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout.strip()
     results = sweeps["container"].folder / "results"
     assert {(row["image"], row["image_digest"]) for row in sweeps["container"].rows("servers")} == {(IMAGE, digest)}
     report = (results / "report.md").read_text()
@@ -122,7 +122,7 @@ def arguments(server: dict[str, Any], sweep: Sweep) -> dict[str, list[str]]:
 
 
 def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
-    tmp_path: Path, stand_in: Callable[..., dict[str, Any]]
+    tmp_path: Path, engine: Engine, stand_in: Callable[..., dict[str, Any]]
 ) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"by_length": {"256": {"ttft_s": 600}}}))
@@ -136,12 +136,12 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
     )  # fmt: skip
     with sweep.start("results/summary.parquet") as process:
         try:
-            wait_until(containers, "a container is started", 120.0)
+            wait_until(engine.containers, "a container is started", 120.0)
         finally:
             os.kill(process.pid, signal.SIGKILL)
-        wait_until(lambda: not containers(), "the container is gone")
+        wait_until(lambda: not engine.containers(), "the container is gone")
         faults.write_text("{}")
     sweep.run("results/summary.parquet")
     (row,) = tables.read_rows(sweep.folder / "results" / "summary.parquet")
     assert (row["n"], row["n_failed"]) == (1, 0)
-    assert containers() == []
+    assert engine.containers() == []

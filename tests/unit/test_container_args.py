@@ -241,6 +241,7 @@ def test_a_sif_file_is_known_by_its_content(tmp_path: Path) -> None:
         ("Error: from the engine\nRuntimeError: but the server spoke last", None),
         ("ERROR (catatonit:6): failed to exec pid1: No such file or directory", "container.python is not in the image"),
         ("docker: invalid reference format.\nSee 'docker run --help'.", "docker: invalid reference format."),
+        ('docker: no.\ntime="x" level=error msg="error waiting for container: context canceled"', "docker: no."),
         ("Error: statfs /nope: no such file or directory", "the mount source /nope does not exist"),
         (
             'Error: OCI runtime error: runc: runc create failed: error mounting "/etc/passwd" to rootfs at "/proc/1"',

@@ -19,6 +19,7 @@ _ENGINE_WORDS = re.compile(
     r"Error: |Error response|docker: |FATAL: |ERROR \(catatonit|\[FATAL tini"
     r"|Cannot connect to|(Got )?permission denied while"
 )
+_AFTERWORDS = re.compile(r"docker run --help|error waiting for container")
 # What an engine prints when it refuses to run a container, and what to do; {0} is the pattern's first group.
 _MEANINGS = (
     (r"Cannot connect to the Docker daemon", "docker's daemon does not run; start it or use podman"),
@@ -86,7 +87,7 @@ def has_init(engine: str) -> bool:
 
 def explain(lines: Sequence[str]) -> str | None:
     """Return one sentence for the engine's own error at a log's end, or None where the last words are the server's."""
-    words = [line.strip() for line in lines if line.strip() and "docker run --help" not in line]
+    words = [line.strip() for line in lines if line.strip() and not _AFTERWORDS.search(line)]
     if not words or not _ENGINE_WORDS.match(words[-1]):
         return None
     for pattern, meaning in _MEANINGS:

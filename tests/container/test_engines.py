@@ -1,8 +1,9 @@
-"""Launcher `container` on a real podman: whoever dies first, no container of ours is left and no other is touched."""
+"""Launcher `container` on real engines: whoever dies first, no container of ours is left and no other is touched."""
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
+from enginehere import IMAGE, ROOT, Engine, wait_until
 from longctx.errors import ServerError
 from longctx.server import Launcher, Recipe, ownership, reap, serve
-from podmanhere import LIMITS, ROOT, containers, podman, wait_until
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 Options = Callable[..., dict[str, Any]]
+DIGEST = {"podman": "{{.Digest}}", "docker": "{{.Id}}"}
 SECRET = "hf_thisMustNeverBeSeen"
 OWNER = """
 import json, sys, time
@@ -49,18 +51,17 @@ def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) 
 
 
 @pytest.fixture(autouse=True)
-def bystander(thin_image: str) -> Iterator[str]:
+def bystander(engine: Engine) -> Iterator[None]:
     """Somebody else's container, which must survive every test; and no container of ours before or after."""
-    assert containers() == []
+    assert engine.containers() == []
     name = "somebody-elses-container"
-    command = ["--volume", "/usr:/usr:ro", thin_image, "sleep", "600"]
-    ran = podman("run", "--detach", "--name", name, "--label", "app=other", "--network=host", *LIMITS, *command)
+    ran = engine.start("--detach", "--name", name, "--label", "app=other", IMAGE, "sleep", "600")
     assert ran.returncode == 0, ran.stderr
-    yield name
-    running = podman("inspect", "--format", "{{.State.Running}}", name).stdout.strip()
-    podman("rm", "--force", "--time", "0", name)
+    yield
+    running = engine.call("inspect", "--format", "{{.State.Running}}", name).stdout.strip()
+    engine.end(name)
     assert running == "true"
-    assert containers() == []
+    assert engine.containers() == []
 
 
 @contextlib.contextmanager
@@ -92,36 +93,40 @@ def kill_both(owner: subprocess.Popen[str], reaper: int) -> None:
     os.kill(reaper, signal.SIGKILL)
 
 
-def test_a_server_runs_labelled_in_its_container_and_leaves_nothing(tmp_path: Path, stand_in: Options) -> None:
+def test_a_server_runs_labelled_in_its_container_and_leaves_nothing(
+    tmp_path: Path, stand_in: Options, engine: Engine
+) -> None:
     with start(tmp_path, stand_in()) as server:
-        (name,) = containers()
-        assert containers("longctx.campaign=c") == [name]
+        (name,) = engine.containers()
+        assert engine.containers("longctx.campaign=c") == [name]
         assert server.alive()
         assert httpx.get(f"{server.url}/version", trust_env=False).json() == {"version": "0.32.0"}
-        digest = podman("image", "inspect", "--format", "{{.Digest}}", stand_in()["image"]).stdout.strip()
+        digest = engine.call("image", "inspect", "--format", DIGEST[engine.name], IMAGE).stdout.strip()
         facts = {key: server.facts[key] for key in ("launcher", "image", "image_digest")}
-        assert facts == {"launcher": "container", "image": stand_in()["image"], "image_digest": digest}
+        assert facts == {"launcher": "container", "image": IMAGE, "image_digest": digest}
     assert "Application startup complete" in (tmp_path / "log").read_text()
-    assert containers() == []
+    assert engine.containers() == []
 
 
-def test_a_bridge_network_publishes_the_port(tmp_path: Path, stand_in: Options) -> None:
+def test_a_bridge_network_publishes_the_port(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
+    if engine.name == "docker":
+        pytest.skip("the docker daemon of these tests has no bridge")
     try:
         with start(tmp_path, stand_in(network="bridge", ipc=None)) as server:
             assert httpx.get(f"{server.url}/health", trust_env=False).is_success
     except ServerError as error:
-        if "netavark" in error.log_tail or "CNI" in error.log_tail or "iptables" in error.log_tail:
+        if re.search("netavark|CNI|iptables", error.log_tail):
             pytest.skip(f"no bridge network here: {error}")
         raise
 
 
 def test_secrets_reach_the_server_but_no_file_or_command_line(
-    tmp_path: Path, stand_in: Options, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_in: Options, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
     with start(tmp_path, stand_in(pass_env=["HF_TOKEN"])) as server:
-        (name,) = containers()
-        inside = podman("exec", name, "printenv", "HF_TOKEN").stdout.strip()
+        (name,) = engine.containers()
+        inside = engine.call("exec", name, "printenv", "HF_TOKEN").stdout.strip()
         lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.kept.processes()]
         seen = json.dumps([server.command, server.facts, server.env_json])
     assert inside == SECRET
@@ -132,50 +137,52 @@ def test_secrets_reach_the_server_but_no_file_or_command_line(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
-def test_a_killed_owner_leaves_no_container(tmp_path: Path, stand_in: Options, signum: int) -> None:
+def test_a_killed_owner_leaves_no_container(tmp_path: Path, stand_in: Options, engine: Engine, signum: int) -> None:
     with owner(tmp_path, stand_in()) as process:
         ready(process)
-        assert len(containers()) == 1
+        assert len(engine.containers()) == 1
         os.killpg(process.pid, signum)
-        wait_until(lambda: not containers(), "the container is gone")
+        wait_until(lambda: not engine.containers(), "the container is gone")
     wait_until(lambda: not list((tmp_path / "run").glob("server-*.json")), "the record is gone")
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.3, 0.6])
 def test_an_owner_killed_while_its_container_starts_leaves_none(
-    tmp_path: Path, stand_in: Options, delay_s: float
+    tmp_path: Path, stand_in: Options, engine: Engine, delay_s: float
 ) -> None:
     with owner(tmp_path, stand_in()) as process:
         wait_until(lambda: list((tmp_path / "run").glob("server-*.json")), "the record is written")
         time.sleep(delay_s)
         process.kill()
         wait_until(lambda: not list((tmp_path / "run").glob("server-*.json")), "the reaper is done")
-    assert containers() == []
+    assert engine.containers() == []
 
 
-def test_a_server_that_ignores_sigterm_is_ended_too(tmp_path: Path, stand_in: Options) -> None:
+def test_a_server_that_ignores_sigterm_is_ended_too(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     with owner(tmp_path, stand_in(), ignore_term=True, child="ignore_term") as process:
         ready(process)
         process.kill()
-        wait_until(lambda: not containers(), "the container is gone")
+        wait_until(lambda: not engine.containers(), "the container is gone")
 
 
 def test_leftovers_of_a_killed_owner_and_reaper_are_removed_at_the_next_start(
-    tmp_path: Path, stand_in: Options
+    tmp_path: Path, stand_in: Options, engine: Engine
 ) -> None:
     with owner(tmp_path, stand_in(), ignore_term=True) as process:
         ready(process)
-        (left,) = containers()
+        (left,) = engine.containers()
         (record,) = (tmp_path / "run").glob("server-*.json")
         kill_both(process, json.loads(record.read_text())["reaper"])
-    assert containers() == [left]
+    assert engine.containers() == [left]
     with start(tmp_path, stand_in()):
-        assert left not in containers()
+        assert left not in engine.containers()
         assert not record.exists()
-    assert containers() == []
+    assert engine.containers() == []
 
 
-def test_a_container_without_any_process_of_ours_is_found_by_its_record(tmp_path: Path, stand_in: Options) -> None:
+def test_a_container_without_any_process_of_ours_is_found_by_its_record(
+    tmp_path: Path, stand_in: Options, engine: Engine
+) -> None:
     with owner(tmp_path, stand_in()) as process:
         ready(process)
         (record,) = (tmp_path / "run").glob("server-*.json")
@@ -183,20 +190,20 @@ def test_a_container_without_any_process_of_ours_is_found_by_its_record(tmp_path
         os.kill(pids["pid"], signal.SIGSTOP)  # podman's client, before it hears of the reaper's death
         kill_both(process, pids["reaper"])
         os.kill(pids["pid"], signal.SIGKILL)
-    assert len(containers()) == 1
+    assert len(engine.containers()) == 1
     assert reap(tmp_path / "run") != []
-    assert containers() == []
+    assert engine.containers() == []
 
 
-def test_a_container_that_is_removed_is_noticed_at_once(tmp_path: Path, stand_in: Options) -> None:
+def test_a_container_that_is_removed_is_noticed_at_once(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     with start(tmp_path, stand_in()) as server:
-        (name,) = containers()
-        podman("rm", "--force", "--time", "0", name)
+        (name,) = engine.containers()
+        engine.end(name)
         wait_until(lambda: not server.alive(), "the death is noticed", 5.0)
         assert server.death_reason() != ""
 
 
-def test_a_server_that_exits_gives_its_own_last_words(tmp_path: Path, stand_in: Options) -> None:
+def test_a_server_that_exits_gives_its_own_last_words(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     asked = recipe(tmp_path, exit_after_s=0.1, exit_lines="RuntimeError: the device is on fire")
     with pytest.raises(ServerError, match="the device is on fire"), start(tmp_path, stand_in(), asked):
         pass
@@ -210,12 +217,17 @@ def test_a_server_that_exits_gives_its_own_last_words(tmp_path: Path, stand_in: 
         ({"mounts": ["/no/such/folder:/data"]}, "mount source /no/such/folder does not exist"),
         ({"mounts": ["/etc/passwd:/var:ro"]}, "mount of /etc/passwd was refused"),
         ({"python": "/no/such/python"}, "container.python is not in the image"),
-        ({"extra_args": ["--device", "nvidia.com/gpu=all"]}, "nvidia.com/gpu=all is not known here"),
+        ({"extra_args": ["--device", "nvidia.com/gpu=all"]}, "nvidia.com/gpu=all is not "),
         ({"extra_args": ["--ulimit", "nofile=99999999:99999999"]}, "lower container.ulimits"),
     ],
 )
 def test_one_sentence_for_what_cannot_start(
-    tmp_path: Path, stand_in: Options, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    stand_in: Options,
+    engine: Engine,
+    options: dict[str, Any],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "engine" in options:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -226,20 +238,20 @@ def test_one_sentence_for_what_cannot_start(
     assert not list((tmp_path / "run").glob("server-*.json"))
 
 
-def test_the_recipe_is_read_only_and_checkpoints_are_not(tmp_path: Path, stand_in: Options) -> None:
+def test_the_recipe_is_read_only_and_checkpoints_are_not(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     (tmp_path / "checkpoint").mkdir()
     tiers = {
         "kv_connector_extra_config": {"secondary_tiers": [{"type": "fs", "root_dir": str(tmp_path / "checkpoint")}]}
     }
     with start(tmp_path, stand_in(), replace(recipe(tmp_path), kv_transfer_config=tiers)):
-        (name,) = containers()
-        assert podman("exec", name, "touch", str(tmp_path / "model" / "x")).returncode != 0
-        assert podman("exec", name, "touch", str(tmp_path / "checkpoint" / "x")).returncode == 0
+        (name,) = engine.containers()
+        assert engine.call("exec", name, "touch", str(tmp_path / "model" / "x")).returncode != 0
+        assert engine.call("exec", name, "touch", str(tmp_path / "checkpoint" / "x")).returncode == 0
     assert (tmp_path / "checkpoint" / "x").exists()
 
 
-def test_a_live_run_of_ours_is_left_alone(tmp_path: Path, stand_in: Options) -> None:
+def test_a_live_run_of_ours_is_left_alone(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     with start(tmp_path, stand_in()):
-        names = containers()
+        names = engine.containers()
         assert ownership.reap(tmp_path / "run") == []
-        assert containers() == names
+        assert engine.containers() == names
