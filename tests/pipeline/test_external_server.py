@@ -1,0 +1,174 @@
+"""Launcher external through the real Snakemake: somebody else's server is measured, marked and left alone."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fakeserver import FakeServer
+from longctx.server.life import choose_port
+from pipeline import NEW_TOKENS, Finished, Pipeline
+
+KEY = "sk-somebody-elses"
+Theirs = Callable[..., FakeServer]
+
+
+@pytest.fixture
+def theirs() -> Iterator[Theirs]:
+    """Start servers that the pipeline knows nothing of but the address."""
+    started: list[FakeServer] = []
+
+    def start(plan: dict[str, Any] | None = None, **state: Any) -> FakeServer:
+        started.append(FakeServer(plan, **state).__enter__())
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.__exit__()
+
+
+def measure(pipeline: Pipeline, url: str, *arguments: str, **options: Any) -> Finished:
+    pipeline.configure(launcher="external", external={"url": url, **options})
+    return pipeline.run(*(arguments or ("results/summary.parquet",)))
+
+
+def sent(server: FakeServer) -> list[int]:
+    """Lengths of the measured requests that the server got."""
+    return [truth["count"] for truth in server.truth if truth["max_tokens"] == NEW_TOKENS]
+
+
+def failures(pipeline: Pipeline) -> set[tuple[str, str]]:
+    return {
+        (record.data["reason"], record.data["detail"])
+        for point in ("256/pass1", "512/pass1")
+        for record in pipeline.journal(point)
+        if record.kind == "row" and record.data["status"] == "failed"
+    }
+
+
+def test_it_is_measured_and_what_it_does_not_tell_is_marked(prepared: Pipeline, theirs: Theirs) -> None:
+    server = theirs(max_model_len=4096)
+    done = measure(prepared, server.url, "results/report.md")
+    assert done.code == 0, done.output
+    assert done.jobs["measure_prefill"] == 1, "one job climbs all"
+    assert sent(server) == [256, 512]
+    for point in ("256/pass1", "512/pass1"):
+        (row,) = [row for row in prepared.rows(point) if row["role"] == "cold"]
+        assert (row["status"], row["reasons"], row["launcher"]) == ("ok", ["contract_unproven"], "external")
+        assert "the server does not tell its " in row["detail"]
+        assert row["ttft_s"] > 0
+        assert row["prefill_s"] == pytest.approx(server.truth[-1]["prefill_s"], rel=0.1)
+        assert row["cached_tokens"] == 0
+        (started,) = prepared.rows(point, "servers")
+        assert started["command"] == []
+        asked = {entry["setting"] for entry in json.loads(started["contract"]) if entry["asked"] is not None}
+        assert asked == {"model", "kv_cache_dtype", "load_format", "cudagraph_mode"}, "what the configuration sets"
+    report = (prepared.results / "report.md").read_text()
+    assert "contract_unproven" in report
+    assert "not proven" in report
+    assert measure(prepared, server.url, "results/report.md").jobs == {}, "and not again"
+
+
+def test_without_metrics_and_without_details(prepared: Pipeline, theirs: Theirs) -> None:
+    done = measure(prepared, theirs({"metrics": False}, details=False).url)
+    assert done.code == 0, done.output
+    (row,) = [row for row in prepared.rows("512/pass1") if row["role"] == "cold"]
+    assert row["reasons"] == ["no_metrics", "cold_unproven", "contract_unproven"]
+    assert (row["prefill_s"], row["decode_source"]) == (None, "client")
+    assert row["decode_tok_s"] > 0
+    assert [(row["n"], row["reasons"]) for row in prepared.summary()] == [
+        (1, ["cold_unproven", "contract_unproven", "no_metrics"])
+    ] * 2
+
+
+def test_cached_tokens_make_a_row_doubtful(prepared: Pipeline, theirs: Theirs) -> None:
+    server = theirs({"by_length": {"512": {"cached": 480}}}, prefix_caching=True)
+    done = measure(prepared, server.url)
+    assert done.code == 0, done.output
+    assert [(row["n"], row["n_doubtful"], row["ttft_s_mean"] is None) for row in prepared.summary()] == [
+        (1, 0, False),
+        (0, 1, True),
+    ]
+    assert sent(server) == [256, 512, 512], "tried once more with another prompt"
+    assert "480 of 512 tokens came from the cache" in prepared.rows("512/pass1")[-1]["detail"]
+
+
+def test_prefix_caching_alone_is_no_doubt_since_prompts_differ(prepared: Pipeline, theirs: Theirs) -> None:
+    prepared.configure(passes=2)
+    done = measure(prepared, theirs(prefix_caching=True).url)
+    assert done.code == 0, done.output
+    assert [(row["n"], row["reasons"], row["cached_tokens_min"]) for row in prepared.summary()] == [
+        (2, ["contract_unproven"], 0)
+    ] * 2
+
+
+def test_what_it_cannot_take_is_not_sent(prepared: Pipeline, theirs: Theirs) -> None:
+    server = theirs(max_model_len=300)
+    done = measure(prepared, server.url)
+    assert done.code != 0
+    assert sent(server) == [256]
+    assert max(truth["count"] for truth in server.truth) <= 300, "warm-ups keep to it as well"
+    assert failures(prepared) == {
+        ("over_max_length", "the server accepts 300 tokens at most, this point needs 518; nothing was sent")
+    }  # fmt: skip
+    assert [(row["length"], row["n"], row["n_failed"]) for row in prepared.summary()] == [(256, 1, 0), (512, 0, 1)]
+
+
+def test_the_key_goes_to_the_server_and_nowhere_else(
+    prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = theirs({"api_key": KEY})
+    monkeypatch.setenv("THEIR_KEY", KEY)
+    done = measure(prepared, server.url, "results/report.html", api_key_env="THEIR_KEY")
+    assert done.code == 0, done.output
+    assert sent(server) == [256, 512]
+    assert KEY not in done.output
+    for path in [*prepared.results.rglob("*"), *(prepared.folder / ".snakemake").rglob("*")]:
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "reason", "sentence"),
+    [
+        (None, {}, "connection", "external.api_key_env: URL refuses requests without a key (status 401)"),
+        ("wrong", {"api_key_env": "THEIR_KEY"}, "connection", "external.api_key_env: URL refuses the key (status 401)"),
+        (KEY, {"api_key_env": "THEIR_KEY", "model": "no"}, "unsupported", "external.model: URL serves fake, not no"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch, key: str | None, options: dict[str, str],
+    reason: str, sentence: str,
+) -> None:  # fmt: skip
+    if key:
+        monkeypatch.setenv("THEIR_KEY", key)
+    server = theirs({"api_key": KEY})
+    done = measure(prepared, server.url, **options)
+    assert done.code != 0
+    assert failures(prepared) == {(reason, sentence.replace("URL", server.url))}
+    assert done.output.count(sentence.replace("URL", server.url)) == 1, "said once for all points"
+    assert "Traceback" not in done.output
+    assert server.truth == []
+
+
+def test_a_key_that_is_not_set(prepared: Pipeline, theirs: Theirs) -> None:
+    done = measure(prepared, theirs().url, api_key_env="NO_SUCH_KEY_HERE")
+    assert done.code != 0
+    assert "error: external.api_key_env: the environment variable NO_SUCH_KEY_HERE is not set" in done.output
+
+
+def test_a_url_where_nobody_answers(prepared: Pipeline) -> None:
+    url = f"http://127.0.0.1:{choose_port()}"
+    done = measure(prepared, f"{url}/v1/")
+    assert done.code != 0
+    ((reason, detail),) = failures(prepared)
+    assert reason == "connection"
+    assert detail.startswith(f"external.url: no server answers at {url} (")
+
+
+def test_decode_only_is_refused_before_anything(prepared: Pipeline, theirs: Theirs) -> None:
+    server = theirs()
+    prepared.configure(modes=["decode_only"])
+    done = measure(prepared, server.url)
+    assert done.code != 0
+    assert "decode_only needs a server started with vLLM's DecodeBenchConnector" in done.output
+    assert server.truth == []
