@@ -195,6 +195,23 @@ def test_a_container_without_any_process_of_ours_is_found_by_its_record(
     assert engine.containers() == []
 
 
+def test_a_container_of_an_earlier_boot_is_removed_by_its_record(
+    tmp_path: Path, stand_in: Options, engine: Engine
+) -> None:
+    with owner(tmp_path, stand_in()) as process:
+        ready(process)
+        (record,) = (tmp_path / "run").glob("server-*.json")
+        text = record.read_text()
+        process.kill()
+        wait_until(lambda: not record.exists(), "the server is gone")
+    name = f"longctx-{json.loads(text)['id']}"
+    assert engine.start("--detach", "--name", name, "--label", "longctx.owner=x", IMAGE, "true").returncode == 0
+    record.write_text(json.dumps(json.loads(text) | {"boot": "an earlier one"}))
+    assert reap(tmp_path / "run") == []
+    assert not record.exists()
+    assert engine.containers() == []
+
+
 def test_a_container_that_is_removed_is_noticed_at_once(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     with start(tmp_path, stand_in()) as server:
         (name,) = engine.containers()

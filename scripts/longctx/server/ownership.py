@@ -152,8 +152,8 @@ def exit_words(code: int | None) -> str:
 def reap(run_dir: Path) -> list[str]:
     """End what earlier runs of ours left behind in `run_dir`; return a sentence for each. Live runs are left alone.
 
-    A record of another host is left for that host; one of an earlier boot is only removed. ServerError where a process
-    survives SIGKILL.
+    A record of another host is left for that host; one of an earlier boot has no processes. ServerError where a
+    process survives SIGKILL.
     """
     said = []
     for path in sorted(run_dir.glob("server-*.json")):
@@ -165,6 +165,8 @@ def reap(run_dir: Path) -> list[str]:
             continue
         if record["boot"] == boot_id():
             said.append(_end(record, path))
+        else:
+            reaper.run_stop_commands(record["stop_commands"])  # a container survives a reboot, stopped
         path.unlink(missing_ok=True)
     return [sentence for sentence in said if sentence]
 

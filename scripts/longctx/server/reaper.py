@@ -208,6 +208,8 @@ def end_all(child: int, alive: bool, stop_commands: list[list[str]], grace_s: fl
             for pid, start in left.items():
                 send(pid, start, signum)
             settle(lambda: not descendants(me), 0.5, child)
+    if alive:
+        run_stop_commands(stop_commands)  # a container that was just being made when they ran first
     return sorted(descendants(me))
 
 
