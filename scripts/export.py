@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Copy a campaign's results into one small folder to keep or publish: rows, servers, summary, fits, recipe, figures."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from longctx import config, gather, tables
+from longctx.errors import LongctxError
+
+FILES = ("summary.parquet", "summary.csv", "fits.parquet", "plan.txt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
+    parser.add_argument("--out", type=Path, required=True, help="folder; its files are replaced")
+    args = parser.parse_args()
+    campaign = config.load(args.config_file)
+    found = gather.gather(campaign)
+    rows = [{name: row.get(name) for name in tables.MEASUREMENTS.names} for row in found.rows]
+    servers = [{name: row.get(name) for name in tables.SERVERS.names} for row in found.servers]
+    args.out.mkdir(parents=True, exist_ok=True)
+    tables.write_rows(args.out / "rows.parquet", tables.MEASUREMENTS, rows, {"campaign": campaign.name})
+    tables.write_rows(args.out / "servers.parquet", tables.SERVERS, servers, {"campaign": campaign.name})
+    (args.out / "recipe.yaml").write_text(yaml.safe_dump(campaign.raw, sort_keys=False))
+    for name in FILES:
+        shutil.copyfile(campaign.results / name, args.out / name)
+    shutil.copytree(campaign.results / "figures", args.out / "figures", dirs_exist_ok=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LongctxError as error:
+        sys.exit(f"error: {error}")
