@@ -1,5 +1,6 @@
 # What every stage needs: the validated campaign, where its files lie, and what a single target may be called.
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from longctx import config as longctx_config, owner, resume
 from longctx.cluster import NodeRequest
 from longctx.errors import LongctxError
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 try:
     CAMPAIGN = longctx_config.from_dict(config)
@@ -27,10 +29,15 @@ NODE = NodeRequest(CAMPAIGN)
 ALL_CORES = workflow.resource_settings.cores or 1
 if workflow.remote_exec:
     ALL_CORES = int(os.environ.get("SLURM_CPUS_ON_NODE", ALL_CORES))
-PYTHON = sys.executable
-SCRIPTS = f"{PYTHON} {workflow.basedir}/scripts"
+# What every command line uses: the Python that runs Snakemake, or conda's where `--sdm conda` is asked for.
+with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+shell.prefix(
+    f"set -euo pipefail; PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
+    f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))}; CONFIG_FILE={CONFIG_FILE}; "
+)
+# What can be said at any time, from whatever is there.
 PARTIAL_REPORT = " && ".join(
-    f"{SCRIPTS}/{script} --config-file {CONFIG_FILE}"
+    f"$PYTHON $SCRIPTS/{script} --config-file $CONFIG_FILE"
     for script in ("summary.py --partial", "figures.py", "report.py")
 )
 # Nothing is made for a model that exists already.

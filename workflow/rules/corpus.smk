@@ -8,11 +8,13 @@ rule model:
         R / "model" / "config.json",
     log:
         R / "logs" / "model.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         model=CAMPAIGN.model_arguments,
         corpus=CAMPAIGN.corpus_arguments,
     shell:
-        "{SCRIPTS}/model.py"
+        "$PYTHON $SCRIPTS/model.py"
         " --out $(dirname {output})"
         " {params.corpus:q}"
         " {params.model:q}"
@@ -27,12 +29,14 @@ rule corpus:
         R / "corpus" / "{tokens}.parquet",
     log:
         R / "logs" / "corpus" / "{tokens}.log",
+    conda:
+        "../../envs/pipeline.yaml"
     threads: ALL_CORES
     params:
         corpus=CAMPAIGN.corpus_arguments,
         tokenizer=CAMPAIGN.tokenizer_arguments,
     shell:
-        "{SCRIPTS}/corpus.py build"
+        "$PYTHON $SCRIPTS/corpus.py build"
         " {params.corpus:q}"
         " {params.tokenizer:q}"
         " --tokens {wildcards.tokens}"

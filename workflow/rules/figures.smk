@@ -26,5 +26,7 @@ rule figures:
         ),
     log:
         R / "logs" / "figures.log",
+    conda:
+        "../../envs/pipeline.yaml"
     shell:
-        "{SCRIPTS}/figures.py --config-file {CONFIG_FILE} > {log}"
+        "$PYTHON $SCRIPTS/figures.py --config-file $CONFIG_FILE > {log}"

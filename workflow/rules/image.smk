@@ -8,6 +8,8 @@ rule image:
         R / "image.json",
     log:
         R / "logs" / "image.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         container={
             k: CAMPAIGN.raw["container"][k]
@@ -15,4 +17,4 @@ rule image:
         },
         arguments=CAMPAIGN.image_arguments,
     shell:
-        "{SCRIPTS}/image.py {params.arguments:q} --out {output} 2> >(tee {log} >&2)"
+        "$PYTHON $SCRIPTS/image.py {params.arguments:q} --out {output} 2> >(tee {log} >&2)"

@@ -18,6 +18,8 @@ rule measure:
     log:
         R / "logs" / "{length}" / "{run}.log",
     priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)
+    conda:
+        "../../envs/pipeline.yaml"
     threads: ALL_CORES
     resources:
         gpu=NODE.gpus,
@@ -28,7 +30,7 @@ rule measure:
         # A new repeat or query re-runs its point, which measures only what is missing.
         requests=lambda wildcards: CAMPAIGN.requests(point_of(wildcards)),
     shell:
-        "{SCRIPTS}/measure.py"
-        " --config-file {CONFIG_FILE}"
+        "$PYTHON $SCRIPTS/measure.py"
+        " --config-file $CONFIG_FILE"
         " --log {log}"
         " {wildcards.length}/{wildcards.run}"

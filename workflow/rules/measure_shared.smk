@@ -34,6 +34,8 @@ for (mode, pass_index), points in SHARED.items():
             R
             / "logs"
             / (f"{mode}-pass{pass_index}.log" if pass_index else f"{mode}.log"),
+        conda:
+            "../../envs/pipeline.yaml"
         threads: ALL_CORES
         resources:
             gpu=NODE.gpus,
@@ -44,7 +46,7 @@ for (mode, pass_index), points in SHARED.items():
             requests=[CAMPAIGN.requests(point) for point in points],
             points=[point.name for point in points],
         shell:
-            "{SCRIPTS}/measure.py"
-            " --config-file {CONFIG_FILE}"
+            "$PYTHON $SCRIPTS/measure.py"
+            " --config-file $CONFIG_FILE"
             " --log {log}"
             " {params.points}"

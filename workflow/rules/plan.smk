@@ -18,11 +18,13 @@ rule plan:
     log:
         R / "logs" / "plan.log",
     priority: 1
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         settings=CAMPAIGN.plan_settings(),
     shell:
-        "{SCRIPTS}/plan.py"
-        " --config-file {CONFIG_FILE}"
+        "$PYTHON $SCRIPTS/plan.py"
+        " --config-file $CONFIG_FILE"
         " --out {output.plan}"
         " --text {output.text}"
         " --figure {output.png}"

@@ -10,12 +10,14 @@ rule prompt:
         R / "prompts" / "{length}.parquet",
     log:
         R / "logs" / "prompts" / "{length}.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         shape=CAMPAIGN.raw["prompt"]["shape"],
         tokenizer=CAMPAIGN.tokenizer_arguments,
         corpus=CAMPAIGN.corpus_arguments,
     shell:
-        "{SCRIPTS}/prompt.py"
+        "$PYTHON $SCRIPTS/prompt.py"
         " --stream {input.stream}"
         " --shape {params.shape:q}"
         " {params.tokenizer:q}"

@@ -18,16 +18,22 @@ rule report:
         ),
     log:
         R / "logs" / "report.log",
+    conda:
+        "../../envs/pipeline.yaml"
     shell:
-        "{SCRIPTS}/report.py --config-file {CONFIG_FILE} 2> >(tee {log} >&2)"
+        "$PYTHON $SCRIPTS/report.py --config-file $CONFIG_FILE 2> >(tee {log} >&2)"
 
 
 rule report_now:
     """Summary, figures and reports from what is there, at any time; missing rungs are shown as missing."""
     log:
         R / "logs" / "report_now.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        partial=PARTIAL_REPORT,
     shell:
-        "({PARTIAL_REPORT}) 2> >(tee {log} >&2)"
+        "({params.partial}) 2> >(tee {log} >&2)"
 
 
 rule compare:
@@ -38,5 +44,7 @@ rule compare:
         R / "compare.parquet",
     log:
         R / "logs" / "compare.log",
+    conda:
+        "../../envs/pipeline.yaml"
     shell:
-        "{SCRIPTS}/compare.py --config-file {CONFIG_FILE} --out {output} 2>&1 | tee {log}"
+        "$PYTHON $SCRIPTS/compare.py --config-file $CONFIG_FILE --out {output} 2>&1 | tee {log}"

@@ -16,8 +16,10 @@ rule summary:
         fits=R / "fits.parquet",
     log:
         R / "logs" / "summary.log",
+    conda:
+        "../../envs/pipeline.yaml"
     shell:
-        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} 2> >(tee {log} >&2)"
+        "$PYTHON $SCRIPTS/summary.py --config-file $CONFIG_FILE 2> >(tee {log} >&2)"
 
 
 rule length:
@@ -30,5 +32,7 @@ rule length:
         R / "lengths" / "{length}.parquet",
     log:
         R / "logs" / "lengths" / "{length}.log",
+    conda:
+        "../../envs/pipeline.yaml"
     shell:
-        "{SCRIPTS}/summary.py --config-file {CONFIG_FILE} --length {wildcards.length} --out {output} 2> >(tee {log} >&2)"
+        "$PYTHON $SCRIPTS/summary.py --config-file $CONFIG_FILE --length {wildcards.length} --out {output} 2> >(tee {log} >&2)"

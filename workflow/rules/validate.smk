@@ -10,10 +10,12 @@ rule validate:
         R / "validation" / "{length}.parquet",
     log:
         R / "logs" / "validation" / "{length}.log",
+    conda:
+        "../../envs/pipeline.yaml"
     params:
         tokenizer=CAMPAIGN.tokenizer_arguments,
     shell:
-        "{SCRIPTS}/validate.py"
+        "$PYTHON $SCRIPTS/validate.py"
         " --prompt {input}"
         " {params.tokenizer:q}"
         " --length {wildcards.length}"
