@@ -329,7 +329,7 @@ class Campaign:
         )
 
     def _position_override(self, max_model_len: int) -> tuple[str, ...]:
-        """The tiny Llama has no limit of its own: a rotary table just long enough, or its start would cost gigabytes."""
+        """The tiny Llama has no limit of its own: a rotary table just long enough, or its start costs gigabytes."""
         if self.raw["model"]["source"] != "synthetic" or self.raw["model"]["geometry"]:
             return ()
         return ("--hf-overrides", orjson.dumps({"max_position_embeddings": max_model_len}).decode())

@@ -1,7 +1,7 @@
 """The closed list of reasons why a measurement is failed or doubtful.
 
-A failed row has no measured values at all. A doubtful row has null for its headline values: it counts in no statistic, and
-its raw record stays in the trace and in `server_counters`. A marked row is sound and says what could not be proven.
+A failed row has no measured values at all. A doubtful row has null for its headline values: it counts in no statistic,
+and its raw record stays in the trace and in `server_counters`. A marked row is sound and says what isn't proven.
 """
 
 FAILED = {

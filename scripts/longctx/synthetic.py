@@ -110,7 +110,7 @@ def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_
 
 
 def _filled_up(tokenizer: str, vocab_size: int) -> str:
-    """Return the tokenizer.json with a text for every id below `vocab_size`; no text is ever encoded to the new ones."""
+    """Return the tokenizer.json with a text for every id below `vocab_size`; nothing is encoded to the new ones."""
     content = json.loads(tokenizer)
     vocab: dict[str, int] = content["model"]["vocab"]
     vocab |= {f"<extra_{number}>": number for number in range(len(vocab), vocab_size)}

@@ -200,7 +200,7 @@ def running(pipeline: Pipeline, *arguments: str) -> Iterator["subprocess.Popen[s
 
 def make(folder: Path) -> Pipeline:
     """Lay out a checkout with a tiny corpus in `folder`."""
-    for name in ("scripts", "workflow", "profiles"):
+    for name in ("scripts", "workflow", "profiles", "envs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(ROOT / "Snakefile", folder)
     (folder / "resources").symlink_to(ROOT / "resources")
