@@ -5,6 +5,7 @@ Snakemake leaves its lock when it is killed, and does not notice a deleted measu
 
 import fcntl
 import os
+import shutil
 import sys
 import uuid
 from contextlib import suppress
@@ -16,6 +17,7 @@ from longctx.errors import LongctxError
 from longctx.limits import RUN_VARIABLE
 from longctx.owner import own_jobs
 from longctx.points import mend, output_path, set_aside_deleted
+from longctx.server import connectors
 from longctx.tables import write_atomic
 
 # Lock files that this process holds until it ends, however it ends.
@@ -39,12 +41,24 @@ def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False)
             f" ends; `snakemake --cores 1 report_now` and `longctx watch {campaign.results}` work meanwhile"
         )
     if mine:
-        said += [*set_aside_deleted(campaign), *mend(campaign)]
+        said += [*set_aside_deleted(campaign), *mend(campaign), unsupported(campaign)]
         mark_stale(campaign)
     if only_looks:
         _held.pop(lock).close()
     for sentence in filter(None, said):
         print(f"longctx: {sentence}", file=sys.stderr, flush=True)
+
+
+def unsupported(campaign: Campaign) -> str | None:
+    """Say what the vLLM on this host cannot do, before hours are spent on the rest; it fails as 'unsupported'."""
+    launcher = campaign.launcher()
+    python = shutil.which(str(launcher.options.get("python"))) if launcher.kind == "local" else None
+    for mode in campaign.modes if python else ():
+        connector = (campaign.recipe(mode, 1).kv_transfer_config or {}).get("kv_connector")
+        missing = (not output_path(campaign, point, "measurements").exists() for point in campaign.points(mode))
+        if python and connector and any(missing) and (sentence := connectors.lacking(python, connector)):
+            return f"mode {mode} cannot be measured: {sentence}"
+    return None
 
 
 def settle_locks(state_dir: Path) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longctx.errors import ServerError
+from longctx.server import connectors
 from longctx.server.launcher import Launch, Owner
 from longctx.server.recipe import MODULE, Recipe, command, environment
 
@@ -18,6 +19,9 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     python = shutil.which(str(options.get("python") or "python3"))
     if python is None:
         raise ServerError(f"launcher.python: {options.get('python')} is not an executable file", "server_start")
+    connector = (recipe.kv_transfer_config or {}).get("kv_connector")
+    if connector and (sentence := connectors.lacking(python, connector)):
+        raise ServerError(sentence, "unsupported")
     program = list(options.get("program") or ["-m", MODULE])
     return Launch(
         command=[python, *program, *command(recipe, host, port)],
