@@ -22,7 +22,10 @@ from longctx.tables import stable_hash, write_atomic
 ROOT = Path(__file__).parents[2]
 SCHEMA_PATH = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 # What changes no number: left out of a recipe's identity.
-OPERATIONAL = {"serve": ("python", "start_timeout_s", "contract"), "measure": ("stall_s", "retry_doubtful")}
+OPERATIONAL = {
+    "serve": ("python", "start_timeout_s", "contract"),
+    "measure": ("stall_s", "blind_stall_s", "retry_doubtful"),
+}
 
 
 def _load_schema() -> dict[str, Any]:

@@ -15,6 +15,8 @@ from longctx.metrics import Window, server_decode_tok_s
 # token), so client TTFT may exceed the server's prefill by this much before the clocks disagree.
 SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
 CLOCK_JUMP_S = 2.0
+# Below this a client's wait for a processor is ordinary scheduling.
+STARVED_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
     else:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
+    starved_s = seen.answer.starved_s or 0.0
+    if starved_s > max(STARVED_S, seen.clock_tolerance * (seen.answer.ttft_s or 0.0)):
+        yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; its times may be late by that"
     if seen.untold:
         yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 

@@ -195,6 +195,7 @@ class _Job:
             return
         self.live.begin(point, "measuring")
         session.prior = self._prior(point)
+        session.planned_ttft_s = self.plan.get((point.mode, point.length), {}).get("est_ttft_high_s")
         if self.mode == "reuse" and ("cold", 0) not in record.missing():
             # The prefix of an earlier, killed server is gone: make it resident again.
             self._request(session, point, "warmup", 100)

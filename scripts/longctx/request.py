@@ -22,11 +22,15 @@ LOG_LINES = 20
 # Progress goes to the journal when tokens moved and, in a prefill of hours, not every second.
 JOURNALED_SHARE = 1 / 500
 SCRAPE_TIMEOUT_S = 5.0
+BLIND_FACTOR = 4
 
 
 @dataclass(slots=True)
 class Session:
-    """A running server and what all its requests share; `prior` is the prefill cost that shorter rungs showed."""
+    """A running server and what all its requests share.
+
+    prior: the prefill cost that shorter rungs showed. planned_ttft_s: what the plan expects at most of this rung.
+    """
 
     campaign: Campaign
     mode: str
@@ -34,6 +38,7 @@ class Session:
     live: Live
     steady: bool = True
     prior: progress.Cost | None = None
+    planned_ttft_s: float | None = None
 
     def send(
         self, record: PointRecord, role: str, index: int, prompt: Ids | Prompt, tokens: int, new_tokens: int
@@ -66,7 +71,7 @@ class Session:
         """Send the request between two readings of every instrument."""
         server, role = self.server, str(identity["role"])
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
-        watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"])
+        watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
         sampler = progress.Sampler(
             lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
             tokens_total=tokens,
@@ -76,7 +81,9 @@ class Session:
             watchdog=watchdog,
             on_sample=_Journaled(self.live, record, identity),
         )
-        with sampler, PowerSampler() as power:
+        # What this host's GPUs draw is not the work of a server that somebody else started.
+        power = PowerSampler() if server.kept else None
+        with sampler, power or contextlib.nullcontext():
             answer = client.stream(
                 server.url,
                 server.model,
@@ -110,10 +117,15 @@ class Session:
             "server_counters": window.record,
             "external_hit_tokens": window.external_hit_tokens,
             "log_lines": [redact(line) for line in lines[-LOG_LINES:]],
-            # The GPUs of this host are not those of a server elsewhere.
-            **(power.energy() if server.host_facts["host"] else {}),
+            **(power.energy() if power else {}),
         }
         return seen, facts
+
+    def _blind_limit_s(self) -> float:
+        """How long a server without metrics may stay silent: nothing but a token shows that it still works."""
+        measure = self.campaign.raw["measure"]
+        limit_s = float(measure["blind_stall_s"] or BLIND_FACTOR * measure["stall_s"])
+        return max(limit_s, BLIND_FACTOR * (self.planned_ttft_s or 0.0))
 
     def _row(
         self, record: PointRecord, seen: judge.Observation, judged: judge.Verdict, new_tokens: int
@@ -140,6 +152,7 @@ class Session:
             "e2e_s": answer.e2e_s if judged.status != "failed" else None,
             "chunks": len(answer.chunks),
             "coalesced": client.coalesced(answer.chunks) if answer.chunks else None,
+            "starved_s": answer.starved_s,
             "jit_events": len(seen.jit_lines),
             "synthetic_weights": self.campaign.synthetic_weights,
             "filled_kv": self.mode == "decode_only",

@@ -1,6 +1,6 @@
 """Every Parquet table of the pipeline: its Arrow schema, declared once, and atomic, labelled I/O.
 
-Format history: 1 = first version.
+Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
 
 import hashlib
@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from longctx.errors import DataError
 
 FORMAT_VERSION = 1
+# Nullable columns that came later: a file without them is as good, and reads as null.
+ADDED = ("starved_s",)
 
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -48,7 +50,7 @@ MEASUREMENTS = _schema(
     ttft_s=_F, prefill_s=_F, queue_s=_F, overhead_s=_F, e2e_s=_F,
     decode_tok_s=_F, decode_client_tok_s=_F, decode_source=_S,
     itl_p50_s=_F, itl_p90_s=_F, itl_p99_s=_F, itl_max_s=_F,
-    chunks=_I, coalesced=_B, jit_events=_I,
+    chunks=_I, coalesced=_B, starved_s=_F, jit_events=_I,
     resumed_from=_I, external_hit_tokens=_I, resumed_ttft_s=_F, resumed_prefill_s=_F,
     stitched_prefill_s=_F, stitched_error_s=_F,
     energy_j=_F, power_mean_w=_F, power_gap_s=_F,
@@ -171,10 +173,11 @@ def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[st
     version = (table.schema.metadata or {}).get(b"longctx_format", b"?").decode()
     if version != str(FORMAT_VERSION):
         raise DataError(f"{path}: format {version}, this longctx reads {FORMAT_VERSION}; use another results folder")
-    if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names))):
+    if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names) - set(ADDED))):
         raise DataError(f"{path}: columns missing: {', '.join(missing)}; delete it and run again")
     rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+    later = dict.fromkeys(name for name in ADDED if schema is not None and name in schema.names)
+    return [later | row for row in rows] if later else rows
 
 
 def read_metadata(path: Path | str) -> dict[str, str]:
