@@ -50,8 +50,15 @@ def finish(pipeline: Pipeline, already: int) -> None:
     assert [sent[request] for request in before] == [1] * already
 
 
-@pytest.mark.parametrize("phase", [starting, third_request])
-@pytest.mark.parametrize("victim", ["snakemake", "measure.py", "fakeserver.py"])
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [
+        ("snakemake", starting),
+        ("snakemake", third_request),
+        ("measure.py", third_request),
+        ("fakeserver.py", third_request),
+    ],
+)
 def test_killed(three: Pipeline, victim: str, phase: Callable[[Pipeline], bool]) -> None:
     three.faults(measured={"ttft_s": 0.6}, start_s=1.0 if phase is starting else 0.0)
     with running(three, TARGET) as snakemake:
@@ -65,19 +72,13 @@ def test_killed(three: Pipeline, victim: str, phase: Callable[[Pipeline], bool])
 
 @pytest.mark.parametrize(
     ("victim", "signum"),
-    [("measure.py", signal.SIGTERM), ("group", signal.SIGINT), ("group", signal.SIGTERM), ("snakemake", signal.SIGINT)],
-    ids=["SIGTERM to the script", "Ctrl-C", "SIGTERM to all", "SIGINT to Snakemake"],
+    [("group", signal.SIGINT), ("group", signal.SIGTERM), ("snakemake", signal.SIGINT)],
+    ids=["Ctrl-C", "SIGTERM to all", "SIGINT to Snakemake"],
 )
 def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
     with running(three, TARGET) as snakemake:
         until(lambda: third_request(three), lambda: str(three.status()))
-        match victim:
-            case "group":
-                os.killpg(snakemake.pid, signum)
-            case "snakemake":
-                os.kill(snakemake.pid, signum)
-            case _:
-                os.kill(three.one(victim), signum)
+        (os.killpg if victim == "group" else os.kill)(snakemake.pid, signum)
         stopped = three.finish(snakemake)
         assert "Traceback" not in stopped.output
         three.nothing_left()
