@@ -24,7 +24,7 @@ def partial(given: ReportInput) -> str:
 
 def alerts(given: ReportInput) -> list[str]:
     """Return what must not be overlooked: damaged files, lost checkpoints, refused contracts."""
-    found = [f"Not readable and left out: {text}" for text in given.damaged]
+    found = [f"Left out: {text}" for text in given.damaged]
     lost = [row for row in given.rows if "no_external_hits" in summary.reasons_of(row)]
     found += [
         f"{point_name(row)}: an earlier attempt left a checkpoint, but not one token was taken back from it; its disk"

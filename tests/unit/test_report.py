@@ -138,7 +138,7 @@ def test_broken_contract_is_an_alert(given: ReportInput) -> None:
 
 
 def test_damaged_files_are_an_alert(given: ReportInput) -> None:
-    assert "Not readable and left out: x.parquet" in markdown(replace(given, damaged=["x.parquet"]))
+    assert "Left out: x.parquet" in markdown(replace(given, damaged=["x.parquet"]))
 
 
 def test_plan_against_measured(given: ReportInput) -> None:
