@@ -23,12 +23,15 @@ EXCEPTION = re.compile(
 GENERIC = re.compile(
     r"See root cause above|See stack trace|EngineDeadError|EngineGenerateError|initialization failed due to"
     r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
-    r"|Traceback \(most recent"
+    r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
 )
+# what vLLM's API server says when its engine ended without a word: killed from outside, often for want of memory
+ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
 LONGEST = 500  # characters of a log line in a message
 JIT = re.compile(
     r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
     r"|Graph capturing finished|Capturing CUDA graphs|Autotuning process"
+    r"|Autotuning kernel \w|Triton autotuning for function"
 )
 KV_LIMIT = (
     re.compile(r"larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(([\d,]+)\)"),
@@ -89,10 +92,16 @@ def clean(line: str) -> str:
 
 
 def telling(lines: Iterable[str]) -> str:
-    """Return the log line that best says why a server died: its last error that is not a mere wrapper, or ''."""
+    """Return the log line that best says why a server died: its last error that is not a mere wrapper, or ''.
+
+    Wrappers alone, around an engine that is gone, mean that somebody killed it.
+    """
     cleaned = [clean(line) for line in lines]
     errors = [at for at, line in enumerate(cleaned) if EXCEPTION.match(line)]
-    causes = [at for at in errors if not GENERIC.search(cleaned[at])] or errors
+    causes = [at for at in errors if not GENERIC.search(cleaned[at])]
+    if not causes and (gone := next((line for line in cleaned if ENGINE_GONE.search(line)), None)):
+        return f"its engine process was killed, as it left no error of its own ({gone})"
+    causes = causes or errors
     if not causes:
         return next((line for line in reversed(cleaned) if line), "")
     at = causes[-1]
