@@ -36,23 +36,21 @@ def warm_up(
     every measured one from the first token on. `chunk_tokens`: the server's prefill chunk, None where unknown.
     A failed request ends it: the server cannot be measured (returns False).
     """
-    index, previous_s, steady = 0, None, False
-
-    def small() -> float | None:
-        nonlocal index
-        count = min(SMALL_TOKENS, max_prompt_tokens)
-        row = request(index, ids(index, count), SMALL_NEW_TOKENS)
-        index += 1
-        return None if row["status"] == "failed" or row["jit_events"] else row["e2e_s"]
-
+    previous_s: float | None = None
     if long_prefill:
         chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
-        request(maximum, ids(maximum, min(chunk, max_prompt_tokens)), SMALL_NEW_TOKENS)
-    while index < maximum and not (steady and index >= MINIMUM):
-        elapsed_s = small()
-        steady = agrees(previous_s, elapsed_s)
+        row = request(maximum, ids(maximum, min(chunk, max_prompt_tokens)), SMALL_NEW_TOKENS)
+        if row["status"] == "failed":
+            return False
+    for index in range(maximum):
+        row = request(index, ids(index, min(SMALL_TOKENS, max_prompt_tokens)), SMALL_NEW_TOKENS)
+        if row["status"] == "failed":
+            return False
+        elapsed_s = None if row["jit_events"] else row["e2e_s"]
+        if agrees(previous_s, elapsed_s) and index + 1 >= MINIMUM:
+            return True
         previous_s = elapsed_s
-    return steady
+    return False
 
 
 def agrees(first_s: float | None, second_s: float | None) -> bool:
