@@ -18,6 +18,7 @@ from longctx.config import Campaign, Point
 from longctx.errors import ConfigError, GeometryError, ServerError
 from longctx.journal import read
 from longctx.live import Live
+from longctx.outlook import outlook
 from longctx.owner import ending_with_owner
 from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
@@ -208,6 +209,8 @@ class _Job:
             if row["status"] == "failed" and not session.server.alive():
                 break
         self.live.end("failed" if record.missing() else "done", row["reason"] if record.missing() else None)
+        if self.mode == "prefill" and (forecast := outlook(self.campaign)):
+            self.live.say(forecast)
 
     def _prior(self, point: Point) -> progress.Cost | None:
         """What shorter rungs of this mode cost so far: the shape of this prefill's ETA."""
