@@ -66,6 +66,15 @@ def read(path: Path) -> tuple[list[Record], int]:
     return sound, len(decoded) - len(sound)
 
 
+def last(path: Path) -> Record | None:
+    """Return the last record without looking at the others; None where there is none or it is torn or damaged."""
+    try:
+        *_, line, torn = path.read_bytes().split(b"\n")
+    except (FileNotFoundError, ValueError):
+        return None
+    return None if torn else _decode(line)
+
+
 @dataclass(slots=True)
 class Journal:
     """An open journal. `records` holds what it had and what was appended; `reserve` is the file of space held back."""

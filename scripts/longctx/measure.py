@@ -270,7 +270,7 @@ class _Job:
                 self.records[point].assemble()
         if not failed:
             for record in self.records.values():
-                record.journal.append("done", {})
+                record.done()
             if self.checkpoint_dir:
                 checkpoints.remove(self.checkpoint_dir)
         return len(failed)

@@ -1,6 +1,7 @@
 """A point's record: its journal (the truth), what is still missing, and the Parquets assembled from it."""
 
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +14,8 @@ from typing import Any
 from longctx import tables
 from longctx.checkpoints import Attempt
 from longctx.config import Campaign, Point, changed_settings
-from longctx.errors import DataError, LongctxError
-from longctx.journal import Journal, Record, read, set_aside
+from longctx.errors import LongctxError
+from longctx.journal import Journal, Record, last, read, set_aside
 
 # A measurement whose Snakemake was killed notices that and ends its server first.
 ORPHAN_GRACE_S = 60.0
@@ -128,6 +129,11 @@ class PointRecord:
             known = [{k: v for k, v in row.items() if k in schema.names} for row in self.final(kind)]
             tables.write_rows(output_path(self.campaign, self.point, table), schema, known, metadata)
 
+    def done(self) -> None:
+        """Note that the Parquets are in place, and what is in them."""
+        paths = {table: output_path(self.campaign, self.point, table) for table in OUTPUTS}
+        self.journal.append("done", {"sha256": {table: _sha256(path) for table, path in paths.items()}})
+
     def final(self, kind: str) -> list[dict[str, Any]]:
         """The rows of one table: those of each request's last attempt; every server start."""
         wanted = set(self.campaign.requests(self.point))
@@ -211,7 +217,7 @@ def set_aside_deleted(campaign: Campaign) -> list[str]:
         ):
             continue
         path = journal_path(campaign, point)
-        if is_done(read(path)[0]):
+        if _done(path) is not None:
             said.append(
                 f"{point.name}: its measurement was deleted, so it is measured again (what was there is kept in"
                 f" {set_aside(path)})"
@@ -223,22 +229,27 @@ def mend(campaign: Campaign) -> list[str]:
     """Write damaged Parquets of done points anew from their journals; return a sentence for each point."""
     said = []
     for point in campaign.points():
-        damaged = [name for name in OUTPUTS if _damaged(output_path(campaign, point, name))]
-        records = read(journal_path(campaign, point))[0] if damaged else []
-        if is_done(records):
-            PointRecord(campaign, point, Journal(journal_path(campaign, point), records)).assemble(damaged)
+        path = journal_path(campaign, point)
+        digests = (_done(path) or {}).get("sha256", {})
+        files = {table: output_path(campaign, point, table) for table in digests}
+        damaged = [table for table, file in files.items() if file.exists() and _sha256(file) != digests[table]]
+        if damaged:
+            record = PointRecord(campaign, point, Journal(path, read(path)[0]))
+            record.assemble(damaged)
+            record.done()
             said.append(f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal")
     return said
 
 
-def _damaged(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        tables.read_rows(path)
-    except DataError:
-        return True
-    return False
+def _done(path: Path) -> dict[str, Any] | None:
+    """Return what the journal says of a done point, None where the point is not done."""
+    record = last(path)
+    return record.data if record is not None and record.kind == "done" else None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _strangeness(journal: Journal, identity: Mapping[str, Any], recipe_hash: str) -> str | None:

@@ -48,6 +48,7 @@ def test_what_is_appended_comes_back(entries: Entries) -> None:
     def check(path: Path) -> None:
         records = written(entries, path)
         assert read(path) == (records, 0)
+        assert journal.last(path) == records[-1]
         assert [(record.kind, record.data) for record in records] == entries
 
     in_folder(check)
@@ -92,6 +93,7 @@ def test_a_changed_byte_loses_its_lines_and_is_counted(entries: Entries, data: s
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert read(tmp_path / "none.jsonl") == ([], 0)
     assert Journal.open(tmp_path / "none.jsonl").header is None
+    assert journal.last(tmp_path / "none.jsonl") is None
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -100,6 +102,7 @@ def test_zeros_behind_the_last_record_are_a_write_that_never_ended(tmp_path: Pat
     records = written([("row", {"a": 1})], path)
     with open(path, "ab") as file:
         file.write(bytes(4096))
+    assert journal.last(path) is None
     assert Journal.open(path).records == records
     assert path.read_bytes().endswith(b"\n")
 

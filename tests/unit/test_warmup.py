@@ -72,7 +72,7 @@ def test_an_unknown_chunk_is_taken_as_the_common_one() -> None:
 
 
 def test_no_warm_up_is_longer_than_the_longest_prompt() -> None:
-    _, sent = run([1.0, 1.0, 1.0], max_prompt_tokens=17)
+    _, sent = run([1.0] * 4, max_prompt_tokens=17)
     assert {tokens for _, tokens in sent} == {17}
 
 
