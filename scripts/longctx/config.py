@@ -241,6 +241,17 @@ class Campaign:
         return bool(self.raw["model"]["weights"] == "dummy")
 
     @property
+    def model_name(self) -> str:
+        """What the model is called in requests, rows and figures."""
+        model = self.raw["model"]
+        source = str(model["source"])
+        if source == "synthetic":
+            source = Path(model["geometry"]).stem if model["geometry"] else "tiny-llama"
+        elif Path(source).expanduser().is_dir():
+            source = Path(source).expanduser().resolve().name
+        return f"{source}-random-weights" if self.synthetic_weights else source
+
+    @property
     def model_path(self) -> str:
         """What vLLM is asked to load: a folder or a Hugging Face id."""
         source = str(self.raw["model"]["source"])
@@ -320,7 +331,7 @@ class Campaign:
         taken["env"] = self._server_env()
         return Recipe(
             model=self.model_path,
-            served_name=self.name,
+            served_name=self.model_name,
             tokenizer=None,
             max_model_len=length + serve["headroom_tokens"],
             revision=model["revision"],
