@@ -14,10 +14,10 @@ request). Its keys, all optional:
               hang true (never starts) or hang_after k tokens; http_status with http_message; max_body bytes;
               reject_continuous; prompt_tokens_off; cached; metrics_lag_s
     program   never_listen; exit_after_s; exit_lines; health; model_id; version; capacity; kv_dtype; backend;
-              jit_line; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
+              jit_line; say text at the start; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
     metrics   true | false | "old"; engines k (counters spread over k engine labels)
-    scope     by_length {"1024": {…}}, in it or beside it by_max_tokens {"64": {…}}, and by_request {"0": {…}} override
-              the rest for one request
+    scope     by_length {"1024": {…}}, in it or beside it by_max_tokens {"64": {…}}, by_turn {"0": {…}} (the n-th
+              request with that max_tokens) and by_request {"0": {…}} override the rest for one request
     record    requests_log: a file that gets one JSON line per request (count, sha256 of the uint32
               little-endian ids, the sampling fields, prefill_s, decode_s, cached, pid)
 
@@ -96,12 +96,17 @@ class State:
     aliases: list[str] = field(default_factory=list)
 
     def plan(
-        self, index: int | None = None, length: int | None = None, max_tokens: int | None = None
+        self,
+        index: int | None = None,
+        length: int | None = None,
+        max_tokens: int | None = None,
+        turn: int | None = None,
     ) -> dict[str, Any]:
         source = self.plan_source or {}
         if isinstance(source, str):
             source = json.loads(source if source.lstrip().startswith("{") else Path(source).read_text() or "{}")
-        for scope, value in (("by_length", length), ("by_max_tokens", max_tokens), ("by_request", index)):
+        scopes = {"by_length": length, "by_max_tokens": max_tokens, "by_turn": turn, "by_request": index}
+        for scope, value in scopes.items():
             source = {**source, **source.get(scope, {}).get(str(value), {})}
         return source
 
@@ -187,9 +192,10 @@ class Completion:
         self.handler, self.state, self.request = handler, handler.state, request
         self.ids = array.array("I", request["prompt"])
         with self.state.lock:
-            self.index = len(self.state.requests)
+            self.index, wanted = len(self.state.requests), request.get("max_tokens")
+            turn = sum(earlier.get("max_tokens") == wanted for earlier in self.state.requests)
             self.state.requests.append({key: value for key, value in request.items() if key != "prompt"})
-        self.plan = self.state.plan(self.index, len(self.ids), request.get("max_tokens"))
+        self.plan = self.state.plan(self.index, len(self.ids), wanted, turn)
         self.made = 0
 
     def answer(self) -> None:
@@ -296,12 +302,17 @@ class Completion:
             if self.plan.get("comments"):
                 self._raw(": keep-alive\n\n")
             if stored and self.state.running:
-                stored.parent.mkdir(parents=True, exist_ok=True)
-                done = int(self.state.running.tokens_done(time.monotonic()))
-                stored.write_text(json.dumps({hashlib.sha256(self.ids.tobytes()).hexdigest(): done}))
+                self._store(stored, int(self.state.running.tokens_done(time.monotonic())))
             time.sleep(min(0.02, max(0.0, until - time.monotonic())) if not self.plan.get("hang") else 0.02)
         if time.monotonic() >= die_at:
             self.state.die()
+
+    def _store(self, path: Path, tokens_done: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stored = json.loads(path.read_text()) if path.exists() else {}
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(stored | {hashlib.sha256(self.ids.tobytes()).hexdigest(): tokens_done}))
+        temporary.replace(path)
 
     def _tokens(self, first: float, continuous: bool) -> bool:
         """Send the tokens; return False where the plan breaks the stream off."""
@@ -469,6 +480,8 @@ def announce(state: State, plan: dict[str, Any]) -> None:
     log(f"non-default args: {{'model': {state.model!r}, 'max_model_len': {state.max_model_len}}}")
     log(f"Initializing a V1 LLM engine (v{plan.get('version', '0.32.0')}) with config: model={state.model!r}")
     log(f"Using max model len {state.max_model_len}")
+    if "say" in plan:
+        log(plan["say"])
     if kv_dtype != "auto":
         log(f"Using {kv_dtype} data type to store kv cache. It reduces the GPU memory footprint")
     log(f"Using {backend} attention backend")
