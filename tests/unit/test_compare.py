@@ -171,3 +171,20 @@ def test_nothing_to_compare_with_is_one_sentence(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert found.stderr.startswith("error: config key compare: nothing to compare with")
     assert "Traceback" not in found.stderr
+
+
+def test_one_slower_rung_of_a_real_run_shuts_the_gate(tmp_path: Path) -> None:
+    measured = ROOT / "resources" / "results" / "h200-tp1" / "summary.parquet"
+    assert run_compare("--ours", measured, "--against", measured).returncode == 0
+    rows = tables.read_rows(measured, tables.SUMMARY)
+    for row in rows:
+        if (row["mode"], row["length"]) == ("prefill", 1 << 18):
+            row["ttft_s_mean"] *= 1.1
+    tables.write_rows(tmp_path / "slower" / "summary.parquet", tables.SUMMARY, rows)
+    found = run_compare("--ours", tmp_path / "slower" / "summary.parquet", "--against", measured)
+    assert found.returncode == 3
+    assert found.stdout.splitlines()[-1] == (
+        "1 significant slowdown beyond 3%; the worst is 10.0% in TTFT at 256Ki (prefill) against h200-tp1."
+    )
+    per_gpu = run_compare("--ours", measured, "--against", PUBLISHED, "--per-gpu")
+    assert "h200-tp1 / 8 × MI355X (published) per GPU" in per_gpu.stdout

@@ -40,11 +40,14 @@ rule compare:
     """Compare with the runs in `compare`; fails on a significant slowdown beyond compare_threshold."""
     input:
         summary=R / "summary.parquet",
+        others=CAMPAIGN.raw["compare"],
     output:
         R / "compare.parquet",
     log:
         R / "logs" / "compare.log",
     conda:
         "../../envs/pipeline.yaml"
+    params:
+        threshold=CAMPAIGN.raw["compare_threshold"],
     shell:
         "$PYTHON $SCRIPTS/compare.py --config-file $CONFIG_FILE --out {output} 2>&1 | tee {log}"
