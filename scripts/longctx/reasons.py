@@ -31,7 +31,6 @@ DOUBTFUL = {
     "jit": "kernels were compiled or graphs captured inside the measured window",
     "clock_disagreement": "client and server clocks differ by more than the tolerance",
     "not_cached": "a query behind a resident prefix found no prefix in the cache",
-    "clock_jump": "the wall clock jumped during the request",
     "other_requests": "other requests ran on the server during the measurement",
 }
 
@@ -42,6 +41,7 @@ MARKED = {
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "client_starved": "the client waited for a processor, so its times are late by a share that counts",
+    "clock_jump": "the wall clock jumped during the request; all times are of a clock that does not",
     "no_external_hits": "a checkpoint existed but nothing was taken back from it",
 }
 

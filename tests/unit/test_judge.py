@@ -1,0 +1,200 @@
+"""What a request may claim: every doubt and mark on its own, and which values each of them leaves null."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from longctx import reasons, tables
+from longctx.client import Answer
+from longctx.judge import Observation, Verdict, measured_values, verdict
+from longctx.metrics import Window
+from longctx.rates import Chunk
+
+TOKENS, NEW, ITL_S, PREFILL_S = 4096, 11, 0.1, 2.0
+CHUNKS = tuple(Chunk(PREFILL_S + 0.05 + k * ITL_S, 1, k + 1) for k in range(NEW))
+ANSWER = Answer(
+    "ok", datetime(2026, 11, 29, tzinfo=UTC), chunks=CHUNKS, prompt_tokens=TOKENS, completion_tokens=NEW,
+    cached_tokens=0, finish_reason="length", ttft_s=CHUNKS[0].elapsed_s, e2e_s=CHUNKS[-1].elapsed_s, wall_jump_s=0.0,
+)  # fmt: skip
+WINDOW = Window(
+    prefill_s=PREFILL_S, queue_s=0.01, decode_s=(NEW - 1) * ITL_S, itl_sum_s=(NEW - 1) * ITL_S, requests=1,
+    prompt_tokens=TOKENS, generation_tokens=NEW, cached_tokens=0,
+)  # fmt: skip
+HEADLINE = ("ttft_s", "prefill_s", "queue_s", "overhead_s", "decode_tok_s")
+
+
+def seen(answer: dict[str, Any] | None = None, window: dict[str, Any] | None = None, **changes: Any) -> Observation:
+    found = {"role": "cold", "expected_tokens": TOKENS, "jit_lines": [], "caching": False} | changes
+    return Observation(answer=replace(ANSWER, **(answer or {})), window=replace(WINDOW, **(window or {})), **found)
+
+
+def judged(*args: Any, **changes: Any) -> tuple[Verdict, dict[str, Any]]:
+    observation = seen(*args, **changes)
+    found = verdict(observation)
+    return found, measured_values(observation, found)
+
+
+def test_a_clean_request_is_ok_and_has_every_value() -> None:
+    found, values = judged()
+    assert found == Verdict("ok", (), None)
+    assert values["ttft_s"] == pytest.approx(2.05)
+    assert values["prefill_s"] == PREFILL_S
+    assert values["queue_s"] == 0.01
+    assert values["overhead_s"] == pytest.approx(2.05 - 2.0 - 0.01)
+    assert values["decode_tok_s"] == pytest.approx(10.0)
+    assert values["decode_client_tok_s"] == pytest.approx(10.0)
+    assert values["decode_source"] == "server"
+    assert values["itl_p50_s"] == pytest.approx(ITL_S)
+
+
+@pytest.mark.parametrize("reason", sorted(reasons.FAILED))
+def test_a_failed_request_has_no_values(reason: str) -> None:
+    found, values = judged({"status": "failed", "reason": reason, "detail": "why"}, jit_lines=["JIT"])
+    assert found == Verdict("failed", (reason,), "why")
+    assert values == {}
+
+
+DOUBTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("jit", {}, {}, {"jit_lines": ["Triton kernel JIT compilation during inference: _fwd_kernel"]}),
+    ("other_requests", {}, {"requests": 2}, {}),
+    ("cached", {"cached_tokens": 16}, {}, {}),
+    ("cached", {"cached_tokens": None}, {"cached_tokens": 16}, {}),
+    ("cached", {"cached_tokens": 16}, {}, {"role": "repeat"}),
+    ("not_cached", {"cached_tokens": 0}, {}, {"role": "reuse"}),
+    ("not_cached", {"cached_tokens": None}, {"cached_tokens": None}, {"role": "reuse"}),
+    ("clock_disagreement", {"ttft_s": 4.0}, {}, {}),
+    ("clock_disagreement", {"ttft_s": 1.0}, {}, {}),
+    ("clock_disagreement", {}, {"itl_sum_s": 3.0}, {}),
+]
+
+
+@pytest.mark.parametrize(("reason", "answer", "window", "changes"), DOUBTS)
+def test_a_doubt_nulls_every_value_and_says_why(
+    reason: str, answer: dict[str, Any], window: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    found, values = judged(answer, window, **changes)
+    assert (found.status, found.reasons) == ("doubtful", (reason,))
+    assert found.detail
+    assert set(HEADLINE) <= set(values)
+    assert set(values.values()) == {None}
+
+
+MARKS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("cold_unproven", {"cached_tokens": None}, {"cached_tokens": None}, {"caching": None}),
+    ("clock_jump", {"wall_jump_s": 3600.0}, {}, {}),
+    ("clock_jump", {"wall_jump_s": -2.5}, {}, {}),
+    ("client_starved", {"starved_s": 1.0}, {}, {}),
+    ("contract_unproven", {}, {}, {"untold": ("kv_cache_dtype",)}),
+    ("no_external_hits", {}, {}, {"checkpoint_tokens": 512}),
+]
+
+
+@pytest.mark.parametrize(("reason", "answer", "window", "changes"), MARKS)
+def test_a_mark_leaves_every_value(
+    reason: str, answer: dict[str, Any], window: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    found, values = judged(answer, window, **changes)
+    assert (found.status, found.reasons) == ("ok", (reason,))
+    assert found.detail
+    assert all(values[name] is not None for name in HEADLINE)
+
+
+def test_doubts_come_before_marks() -> None:
+    found, _ = judged({"wall_jump_s": 60.0, "cached_tokens": 16})
+    assert found.reasons == ("cached", "clock_jump")
+    assert found.status == "doubtful"
+    assert found.detail is not None
+    assert found.detail.startswith("16 of 4096 tokens came from the cache; the wall clock moved +60.0 s")
+
+
+def test_a_small_step_of_the_wall_clock_is_none() -> None:
+    assert judged({"wall_jump_s": 1.9})[0].reasons == ()
+    assert judged({"wall_jump_s": None})[0].reasons == ()
+
+
+def test_without_metrics_decode_is_the_clients_and_prefill_is_null() -> None:
+    none = dict.fromkeys(("prefill_s", "queue_s", "decode_s", "itl_sum_s", "requests", "cached_tokens"))
+    found, values = judged({}, none)
+    assert (found.status, found.reasons) == ("ok", ("no_metrics",))
+    assert values["prefill_s"] is None
+    assert values["decode_tok_s"] == pytest.approx(10.0)
+    assert values["decode_source"] == "client"
+    assert "overhead_s" not in values
+
+
+def test_shipping_a_long_prompt_is_no_disagreement() -> None:
+    shipped = {"ttft_s": PREFILL_S + 10.0}
+    assert judged(shipped)[0].status == "doubtful"
+    assert judged(shipped, expected_tokens=8 << 20)[0].status == "ok"
+
+
+def test_coalesced_chunks_are_not_compared_with_the_servers_decode() -> None:
+    two = (Chunk(2.05, 5, 5), Chunk(2.06, 6, 11))
+    found, values = judged({"chunks": two})
+    assert found.status == "ok"
+    assert values["decode_tok_s"] == pytest.approx(10.0)
+    assert values["itl_p50_s"] is None
+
+
+def test_one_token_has_no_decode_and_nothing_infinite() -> None:
+    found, values = judged({"chunks": CHUNKS[:1], "completion_tokens": 1}, {"itl_sum_s": 0.0, "decode_s": 0.0})
+    assert found.status == "ok"
+    assert values["decode_tok_s"] is None
+    assert values["decode_source"] is None
+    assert values["ttft_s"] is not None
+
+
+def test_a_resumed_prefill_is_no_cold_one() -> None:
+    found, values = judged({"cached_tokens": 3072, "ttft_s": 5.0}, checkpoint_tokens=3100, caching=True)
+    assert (found.status, found.reasons) == ("ok", ("resumed",))
+    assert "ttft_s" not in values
+    assert "prefill_s" not in values
+    assert "overhead_s" not in values
+    assert values["resumed_ttft_s"] == 5.0
+    assert values["resumed_prefill_s"] == PREFILL_S
+    assert values["decode_tok_s"] == pytest.approx(10.0)
+
+
+def test_reading_a_checkpoint_is_no_clock_disagreement() -> None:
+    slow = {"cached_tokens": 3072, "ttft_s": 60.0}
+    assert judged(slow, checkpoint_tokens=3100)[0].reasons == ("resumed",)
+    assert "clock_disagreement" in judged(slow)[0].reasons
+
+
+def test_an_attempt_without_progress_may_have_left_a_checkpoint() -> None:
+    assert judged({"cached_tokens": 64}, checkpoint_tokens=0)[0].reasons == ("resumed",)
+    assert judged({"cached_tokens": 0}, checkpoint_tokens=0)[0].reasons == ()
+
+
+def test_a_cold_prompt_cached_without_a_checkpoint_is_doubtful() -> None:
+    assert judged({"cached_tokens": 64}, checkpoint_tokens=None)[0].reasons == ("cached",)
+
+
+def test_nothing_taken_back_is_a_cold_prefill_that_says_so() -> None:
+    found, values = judged(checkpoint_tokens=3100, caching=True)
+    assert found.reasons == ("no_external_hits",)
+    assert "3100 tokens" in str(found.detail)
+    assert values["ttft_s"] == pytest.approx(2.05)
+
+
+def test_a_query_behind_a_prefix_is_cached_and_sound() -> None:
+    found, values = judged({"cached_tokens": 4032}, role="reuse", caching=True)
+    assert found == Verdict("ok", (), None)
+    assert values["ttft_s"] == pytest.approx(2.05)
+
+
+def test_decode_only_has_no_prefill_values() -> None:
+    found, values = judged({"cached_tokens": 4095, "ttft_s": 0.01}, role="decode_only")
+    assert found.status == "ok"
+    assert not {"ttft_s", "prefill_s", "queue_s", "overhead_s"} & set(values)
+    assert values["decode_tok_s"] == pytest.approx(10.0)
+
+
+def test_every_value_is_a_column_and_every_reason_is_listed() -> None:
+    for answer, window, changes in [case[1:] for case in DOUBTS + MARKS]:
+        found, values = judged(answer, window, **changes)
+        assert set(values) <= set(tables.MEASUREMENTS.names)
+        assert set(found.reasons) <= set(reasons.REASONS)
+    assert not set(reasons.FAILED) & set(reasons.DOUBTFUL)
+    assert not set(reasons.MARKED) & set(reasons.FAILED | reasons.DOUBTFUL)
