@@ -69,31 +69,12 @@ class Session:
         checkpoint_tokens: int | None,
     ) -> tuple[judge.Observation, dict[str, Any]]:
         """Send the request between two readings of every instrument."""
-        server, role = self.server, str(identity["role"])
+        server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
-        watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
-        sampler = progress.Sampler(
-            lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
-            tokens_total=tokens,
-            capacity_tokens=server.capacity_tokens(),
-            before=before,
-            prior=self.prior,
-            watchdog=watchdog,
-            on_sample=_Journaled(self.live, record, identity),
-        )
         # What this host's GPUs draw is not the work of a server that somebody else started.
         power = PowerSampler() if server.kept else None
-        with sampler, power or contextlib.nullcontext():
-            answer = client.stream(
-                server.url,
-                server.model,
-                prompt,
-                max_new_tokens=new_tokens,
-                api_key=server.api_key,
-                alive=server.alive,
-                stalled=watchdog.stalled,
-                on_token=sampler.first_token,
-            )
+        with power or contextlib.nullcontext():
+            answer = self._stream(prompt, tokens, new_tokens, before, _Journaled(self.live, record, identity))
         after = None
         if answer.status == "ok":
             made = answer.completion_tokens
@@ -103,7 +84,7 @@ class Session:
         if answer.reason == "server_died":
             answer = _with_detail(answer, server.death_reason())
         seen = judge.Observation(
-            role=role,
+            role=str(identity["role"]),
             expected_tokens=tokens,
             answer=answer,
             window=window,
@@ -120,6 +101,38 @@ class Session:
             **(power.energy() if power else {}),
         }
         return seen, facts
+
+    def _stream(
+        self,
+        prompt: Ids | Prompt,
+        tokens: int,
+        new_tokens: int,
+        before: metrics.Snapshot | None,
+        on_sample: "_Journaled",
+    ) -> client.Answer:
+        """Send the request under the eyes of the progress sampler and the stall watchdog."""
+        server = self.server
+        watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
+        sampler = progress.Sampler(
+            lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
+            tokens_total=tokens,
+            capacity_tokens=server.capacity_tokens(),
+            before=before,
+            prior=self.prior,
+            watchdog=watchdog,
+            on_sample=on_sample,
+        )
+        with sampler:
+            return client.stream(
+                server.url,
+                server.model,
+                prompt,
+                max_new_tokens=new_tokens,
+                api_key=server.api_key,
+                alive=server.alive,
+                stalled=watchdog.stalled,
+                on_token=sampler.first_token,
+            )
 
     def _blind_limit_s(self) -> float:
         """How long a server without metrics may stay silent: nothing but a token shows that it still works."""
