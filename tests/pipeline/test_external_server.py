@@ -1,6 +1,7 @@
 """Launcher external through the real Snakemake: somebody else's server is measured, marked and left alone."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,3 +173,30 @@ def test_decode_only_is_refused_before_anything(prepared: Pipeline, theirs: Thei
     assert done.code != 0
     assert "decode_only needs a server started with vLLM's DecodeBenchConnector" in done.output
     assert server.truth == []
+
+
+def test_silence_without_metrics_ends_at_its_own_limit(prepared: Pipeline, theirs: Theirs) -> None:
+    prepared.configure(lengths=[256], measure={"blind_stall_s": 2})
+    server = theirs({"metrics": False, "by_max_tokens": {str(NEW_TOKENS): {"hang": True}}})
+    done = measure(prepared, server.url)
+    assert done.code != 0
+    (row,) = [record.data for record in prepared.journal("256/pass1") if record.data.get("role") == "cold" and
+              record.kind == "row"]  # fmt: skip
+    assert (row["status"], row["reason"], row.get("ttft_s")) == ("failed", "timeout", None)
+
+
+def test_what_this_host_s_gpus_draw_is_not_its_energy(
+    prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = prepared.folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\necho \"$@\" >> {prepared.folder}/asked\necho '0, 200'\nsleep 5\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    prepared.configure(lengths=[256])
+    done = measure(prepared, theirs({"ttft_s": 0.5}).url)
+    assert done.code == 0, done.output
+    (row,) = [row for row in prepared.rows("256/pass1") if row["role"] == "cold"]
+    assert [row[name] for name in ("energy_j", "power_mean_w", "power_gap_s")] == [None] * 3
+    asked = prepared.folder / "asked"
+    assert not asked.exists() or "power.draw" not in asked.read_text()
