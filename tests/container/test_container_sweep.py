@@ -145,3 +145,23 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
     (row,) = tables.read_rows(sweep.folder / "results" / "summary.parquet")
     assert (row["n"], row["n_failed"]) == (1, 0)
     assert engine.containers() == []
+
+
+@pytest.mark.serving
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not os.environ.get("LONGCTX_BUILD_IMAGES"), reason="LONGCTX_BUILD_IMAGES is not set: 5 min, 4 GB")
+def test_the_cpu_image_is_built_on_a_local_base_and_serves_a_sweep(podman: Engine, tmp_path: Path) -> None:
+    """The commands of workflow/campaigns/cpu-image.yaml; what they built is kept for the next time."""
+    subprocess.run([ROOT / "scripts" / "images" / "make_base.sh"], check=True, timeout=600)
+    overlay = yaml.safe_load((ROOT / "workflow" / "campaigns" / "cpu-image.yaml").read_text())
+    overlay["container"]["containerfile"] = str(ROOT / overlay["container"]["containerfile"])
+    serve = {"kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True}
+    sweep = Sweep(tmp_path / "work", {"lengths": list(LENGTHS), "launcher": "container", "serve": serve} | overlay)
+    sweep.run("results/report.md")
+    assert [row["n"] for row in tables.read_rows(sweep.folder / "results" / "summary.parquet")] == [1, 1]
+    record = json.loads((sweep.folder / "results" / "image.json").read_text())
+    assert record["digest"] in (sweep.folder / "results" / "report.md").read_text()
+    (sweep.folder / "results" / "image.json").unlink()
+    sweep.run("image")
+    assert json.loads((sweep.folder / "results" / "image.json").read_text()) == record | {"built": False}
+    assert podman.containers() == []

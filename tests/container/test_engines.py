@@ -24,9 +24,10 @@ Options = Callable[..., dict[str, Any]]
 DIGEST = {"podman": "{{.Digest}}", "docker": "{{.Id}}"}
 SECRET = "hf_thisMustNeverBeSeen"
 OWNER = """
-import json, sys, time
+import json, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {scripts!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
 from longctx.server import Launcher, Recipe, serve
 given = json.loads(sys.argv[1])
 with serve(Recipe(**given["recipe"]), Launcher("container", given["options"]), run_dir=Path(given["run_dir"]),
@@ -94,14 +95,17 @@ def kill_both(owner: subprocess.Popen[str], reaper: int) -> None:
 
 
 def test_a_server_runs_labelled_in_its_container_and_leaves_nothing(
-    tmp_path: Path, stand_in: Options, engine: Engine
+    tmp_path: Path, stand_in: Options, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("VLLM_OF_THE_HOST", "1")
     with start(tmp_path, stand_in()) as server:
         (name,) = engine.containers()
         assert engine.containers("longctx.campaign=c") == [name]
         assert server.alive()
         assert httpx.get(f"{server.url}/version", trust_env=False).json() == {"version": "0.32.0"}
         digest = engine.call("image", "inspect", "--format", DIGEST[engine.name], IMAGE).stdout.strip()
+        assert json.loads(server.env_json).get("VLLM_NO_USAGE_STATS") == "1"
+        assert "VLLM_OF_THE_HOST" not in server.env_json
         facts = {key: server.facts[key] for key in ("launcher", "image", "image_digest")}
         assert facts == {"launcher": "container", "image": IMAGE, "image_digest": digest}
     assert "Application startup complete" in (tmp_path / "log").read_text()

@@ -65,9 +65,8 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     if engine == "apptainer":
         command = [*apptainer_args(chosen, mounts, _pairs(plain)), *_server(recipe, chosen, host, port)]
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in secrets.items()}
-        return Launch(
-            command=command, env=dict(env), facts=facts, probe=[*apptainer_args(chosen, [], []), chosen.python]
-        )
+        probe = [*apptainer_args(chosen, [], []), chosen.python]
+        return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
     name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
@@ -78,6 +77,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
         stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
         probe=[engine, "exec", name, chosen.python],
         facts=facts,
+        server_env=plain | secrets,
     )
 
 

@@ -41,6 +41,7 @@ class Launch:
       id only.
     probe: argv prefix that runs Python beside the running server ([python] or [podman, exec, NAME, python3]), or None.
     facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
+    server_env: the server's own environment, where that is not `env` (in a container).
     """
 
     command: list[str]
@@ -48,6 +49,12 @@ class Launch:
     stop_commands: list[list[str]] = field(default_factory=list)
     probe: list[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    server_env: dict[str, str] | None = None
+
+    @property
+    def seen_env(self) -> dict[str, str]:
+        """What the server sees of its environment, as far as the launcher decides it."""
+        return self.env if self.server_env is None else self.server_env
 
 
 class Kind(Protocol):

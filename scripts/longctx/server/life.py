@@ -66,7 +66,7 @@ def serve(
     launch = kind.prepare(_named(recipe, unique_name), launcher.options, owner, HOST, port)
     log = Log(log_path, reaper.secret_values(launch.env))
     log.begin(launch.command)
-    with gpu.level_kept(run_dir, launch.env):
+    with gpu.level_kept(run_dir, launch.seen_env):
         started = time.monotonic()
         kept = ownership.keep(launch, owner, port, log_path)
         try:
@@ -179,9 +179,9 @@ def _describe(recipe: Recipe, launch: Launch, kept: ownership.Kept, log: Log, po
         url=url,
         model=recipe.served_name,
         facts=said.server_facts(),
-        host_facts=environment.host_facts(launch.env),
+        host_facts=environment.host_facts(launch.seen_env),
         contract=contracts.check(recipe, said),
-        env_json=environment.environment_json(launch.env),
+        env_json=environment.environment_json(launch.seen_env),
         command=log.masked_words(launch.command),
         has_metrics=bool(said.get("has_metrics")),
         log=log,
