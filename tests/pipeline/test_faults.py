@@ -5,6 +5,7 @@ One campaign carries most faults: its pass n of 256 tokens is turned n by the fa
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fakeserver import FakeServer
 from longctx import tables
 from longctx.server.reaper import MASK
 from pipeline import Finished, Pipeline, copy, until
@@ -207,6 +210,33 @@ def measure(pipeline: Pipeline, *points: str) -> "subprocess.CompletedProcess[st
     """Run the measuring program without Snakemake."""
     script = str(pipeline.folder / "scripts" / "measure.py")
     return pipeline.tool(sys.executable, script, "--config-file", "config.yaml", "--log", "measure.log", *points)
+
+
+ON_THIS_PORT = """
+import runpy, sys
+sys.path.insert(0, "scripts")
+from longctx.server import life
+port = int(sys.argv[1])
+life.choose_port = lambda wanted: port
+sys.argv = ["measure.py", *sys.argv[2:]]
+runpy.run_path("scripts/measure.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("model", ["another", "default"])
+def test_a_server_of_others_on_our_port_is_named_and_left_alone(prepared: Pipeline, model: str) -> None:
+    """A port that was free when it was chosen; even a server of the same model name is not ours."""
+    with FakeServer(model=model) as theirs:
+        port = theirs.url.rpartition(":")[2]
+        options = ("--config-file", "config.yaml", "--log", "measure.log", "256/pass1")
+        done = prepared.tool(sys.executable, "-c", ON_THIS_PORT, port, *options)
+        assert done.returncode == 1, done.stdout + done.stderr
+        (row,) = rows_of(prepared, "256/pass1")
+        assert (row["status"], row["reason"]) == ("failed", "not_ours")
+        assert f"port {port} is " in row["detail"]
+        assert f"process {os.getpid()} " in row["detail"]
+        assert theirs.requests == []
+        assert httpx.get(f"{theirs.url}/health", trust_env=False).is_success
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
