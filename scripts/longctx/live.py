@@ -16,9 +16,9 @@ class Live:
     def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
         self._campaign, self._log = campaign, say
         self._line = TerminalLine()
-        self._expected = [point.name for point in campaign.points()]
+        self._expected = [_key(point) for point in campaign.points()]
         self._writer: StatusWriter | None = None
-        self._phase, self._since = "", time.monotonic()
+        self._name, self._phase, self._since = "", "", time.monotonic()
 
     def say(self, text: str) -> None:
         self._line.finish()
@@ -26,19 +26,18 @@ class Live:
 
     def begin(self, point: Point, phase: str) -> None:
         """Make `point` the current one."""
-        self._writer = StatusWriter(
-            self._campaign.results / "status.json",
-            campaign=self._campaign.name,
-            point=point.name,
-            expected=self._expected,
-        )
-        self.phase(f"{point.name}: {phase}")
+        self._writer, self._name = self._writer_of(point), point.name
+        self.phase(phase)
+
+    def _writer_of(self, point: Point) -> StatusWriter:
+        path = self._campaign.results / "status.json"
+        return StatusWriter(path, campaign=self._campaign.name, point=_key(point), expected=self._expected)
 
     def phase(self, text: str) -> None:
-        self._phase, self._since = text, time.monotonic()
+        self._phase, self._since = f"{self._name}: {text}", time.monotonic()
         if self._writer:
             self._writer.update(phase=text)
-        self._line.show(text)
+        self._line.show(self._phase)
 
     def log_line(self, line: str) -> None:
         """Show the server's last log line while it starts."""
@@ -70,3 +69,12 @@ class Live:
         if self._writer:
             self._writer.finish(state, reason)
         self._writer = None
+
+    def done(self, point: Point) -> None:
+        """Say that a point is whole, whenever it was measured."""
+        self._writer_of(point).finish("done")
+
+
+def _key(point: Point) -> str:
+    """A point as the status file names it."""
+    return f"{point.mode}/{point.label}/pass{point.pass_index}"

@@ -167,7 +167,7 @@ class _Job:
     def _warm_up(self, session: Session, first: Point, longest: Point) -> None:
         path, record = self._prompt_path(first), self.records[first]
         last = prompt.n_variants(path) - 1
-        self.live.phase(f"{first.name}: warming up")
+        self.live.phase("warming up")
 
         accepted = session.server.facts["max_model_len"] or sys.maxsize
         # No warm-up prompt twice, or a checkpoint would answer it.
@@ -268,6 +268,7 @@ class _Job:
         for point in self.points:
             if point not in failed:
                 self.records[point].assemble()
+                self.live.done(point)
         if not failed:
             for record in self.records.values():
                 record.done()

@@ -95,8 +95,9 @@ class StatusWriter:
             status = read_status(self._path) or {"points": {}, "current": {}}
             status |= {"format": FORMAT, "campaign": self._campaign, "updated_at": time.time()}
             points, current = status["points"], status["current"]
-            for point in self._expected:
-                points.setdefault(point, {"state": "waiting"})
+            if self._expected:  # those that an earlier configuration had are history
+                points = {point: points.get(point, {"state": "waiting"}) for point in self._expected}
+                status["points"] = points
             for point in [name for name, entry in current.items() if writer_gone(entry)]:
                 del current[point]
                 points[point] = {"state": "interrupted"}

@@ -234,3 +234,13 @@ def test_the_bar(done: int, hashes: int) -> None:
     assert line.count("#") == hashes
     assert line.index("]") == 31
     assert "? tok/s" in line
+
+
+def test_points_that_the_campaign_no_longer_has_are_forgotten(tmp_path: Path) -> None:
+    with writer(tmp_path) as first:
+        first.finish("done")
+    with StatusWriter(tmp_path / "status.json", campaign="default", point=POINTS[1], expected=POINTS[1:2]) as second:
+        second.finish("done")
+    content = read_status(tmp_path / "status.json")
+    assert content is not None
+    assert content["points"] == {POINTS[1]: {"state": "done"}}

@@ -91,7 +91,7 @@ def stream_for(length):
     Never `ancient(one stream)`: where a job runs whose output is ancient to others, Snakemake 9 does not look whether
     those have reasons of their own to run.
     """
-    streams = [path.stem for path in (R / "corpus").glob("*.parquet")]
+    streams = [path.stem for path in (R / "corpus").glob("[1-9]*.parquet")]
     tokens = sorted(longctx_config.parse_length(name) for name in streams)
     needed = longctx_config.parse_length(length)
     chosen = next((n for n in tokens if n >= needed), max(CAMPAIGN.all_lengths()))
