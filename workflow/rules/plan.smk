@@ -22,6 +22,7 @@ rule plan:
         "../../envs/pipeline.yaml"
     params:
         settings=CAMPAIGN.plan_settings(),
+    priority: 100
     shell:
         "$PYTHON $SCRIPTS/plan.py"
         " --config-file $CONFIG_FILE"
