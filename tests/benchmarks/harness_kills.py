@@ -1,7 +1,7 @@
 """The long fault harness: kill -9 at random moments of real vLLM campaigns on the CPU, until 20 kills are done.
 
-Two short lengths, two passes; each campaign is finished by the same command and must equal an undisturbed one in all but
-times. Takes about half an hour on two cores.
+Two short lengths, two passes; each campaign is finished by the same command and must equal an undisturbed one in all
+but times. Takes about half an hour on two cores.
 
     .venv/bin/python tests/benchmarks/harness_kills.py [KILLS] [SEED]
 """
