@@ -22,7 +22,6 @@ rule plan:
         "../../envs/pipeline.yaml"
     params:
         settings=CAMPAIGN.plan_settings(),
-    priority: 100
     shell:
         "$PYTHON $SCRIPTS/plan.py"
         " --config-file $CONFIG_FILE"
