@@ -21,7 +21,7 @@ def main() -> int:
         try:
             campaign = config.load(args.config_file)
             failed = measure(campaign, [config.parse_point(name) for name in args.points], say)
-        except LongctxError as error:
+        except (LongctxError, OSError) as error:
             say(f"error: {error}")
             return 1
         except KeyboardInterrupt:

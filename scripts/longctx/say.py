@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from longctx.redact import redact
@@ -13,12 +13,12 @@ from longctx.redact import redact
 def logged_to(path: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes one line to stderr and, with UTC time, to `path`; secrets are masked in both."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "ab", buffering=0) as file:
 
         def say(line: str) -> None:
             line = redact(line)
             print(line, file=sys.stderr, flush=True)
-            file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line + "\n")
-            file.flush()
+            with suppress(OSError):  # a full disk: whoever writes what matters says so
+                file.write((time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line + "\n").encode())
 
         yield say

@@ -1,6 +1,7 @@
 """Whatever is killed, whenever: the same command continues, keeps what was finished, and leaves no process behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -124,15 +125,17 @@ def test_a_damaged_journal_costs_only_what_was_damaged(three: Pipeline) -> None:
 
 @pytest.fixture
 def small_disk(three: Pipeline) -> Iterator[Path]:
-    """The journals' folder as a disk of its own, with room for little more than one request's reserve."""
-    folder = three.results / "journal"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    """The results as a small disk of their own."""
+    aside = three.results.rename(three.folder / "aside")
+    three.results.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(three.results)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    shutil.copytree(aside, three.results, dirs_exist_ok=True)
+    yield three.results
+    three.nothing_left()
+    subprocess.run(["umount", str(three.results)], check=True)
 
 
 def fill(path: Path) -> None:
