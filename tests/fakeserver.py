@@ -23,8 +23,9 @@ request). Its keys, all optional:
 
 Truth: the counters hold the planned durations, not the slept ones; decode_s is (tokens - 1)·itl_s. KV usage
 rises during the prefill as the cost model says. With --enable-prefix-caching a prompt's longest prefix seen
-before (in blocks of 16) costs nothing. DecodeBenchConnector makes the prefill free; OffloadingConnector with a
-root_dir and PYTHONHASHSEED takes back what an earlier process had prefilled.
+before (in blocks of 16) costs nothing. DecodeBenchConnector makes the prefill free, but where prompt_logprobs are
+asked for, as in vLLM; OffloadingConnector with a root_dir and PYTHONHASHSEED takes back what an earlier process had
+prefilled.
 """
 
 import argparse
@@ -223,7 +224,7 @@ class Completion:
 
     def _cached(self) -> int:
         if self.state.connector.get("kv_connector") == "DecodeBenchConnector":
-            return len(self.ids) - 1
+            return len(self.ids) - 1 if self.request.get("prompt_logprobs") is None else 0
         best = self._external()
         if self.state.prefix_caching:
             for old in self.state.seen:

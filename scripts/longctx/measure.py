@@ -23,7 +23,7 @@ from longctx.owner import ending_with_owner
 from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
 from longctx.server import serve
-from longctx.warmup import SMALL_NEW_TOKENS, cycled, warm_up
+from longctx.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
 
 Say = Callable[[str], None]
 # Prompt variants (different from the first token on): measured requests take the first ones, their repetitions the
@@ -100,13 +100,18 @@ class _Job:
             return "does_not_fit", " ".join(filter(None, (planned["reason"], planned["mend"])))
         if skipped := limits.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
-        if self.checkpoint_dir and planned.get("kv_bytes_per_rank"):
-            serve_config = self.campaign.raw["serve"]
-            ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
-            need = (planned["kv_bytes_per_rank"] + (planned["state_bytes_per_rank"] or 0)) * ranks
+        if self.checkpoint_dir:
+            # Points that share a server share the folder, which is emptied when all of them are done.
+            need = sum(self._checkpoint_bytes(other) for other in self.points if other <= point)
             if shortage := checkpoints.disk_shortage(self.checkpoint_dir, need):
                 return "disk_full", shortage
         return None
+
+    def _checkpoint_bytes(self, point: Point) -> int:
+        """What a point's KV blocks take on disk by the plan, over all ranks; 0 where the plan does not know."""
+        planned, serve_config = self.plan.get((point.mode, point.length), {}), self.campaign.raw["serve"]
+        ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
+        return int(((planned.get("kv_bytes_per_rank") or 0) + (planned.get("state_bytes_per_rank") or 0)) * ranks)
 
     def _check_checkpoint(self) -> None:
         """Drop what cannot help: other recipes' checkpoints, and one that attempts failed on again and again."""
@@ -176,12 +181,18 @@ class _Job:
         def ids(index: int, count: int) -> Ids:
             return np.roll(cycled(next(prompt.iter_ids(path, last - index)), count), starts)
 
+        maximum = self.campaign.raw["measure"]["warmup_max"]
+        if self.mode == "decode_only" and not session.server.host_facts["gpu"]:
+            # vLLM's CPU kernels die of SIGILL on processors with AMX unless a dozen tokens or more are computed first.
+            # The connector leaves one, but not where the prompt's log-probabilities are asked for.
+            first_ids = ids(maximum, min(SMALL_TOKENS, accepted - SMALL_NEW_TOKENS))
+            session.send(record, "warmup", maximum, first_ids, SMALL_NEW_TOKENS, {"prompt_logprobs": 0})
         session.steady = warm_up(
-            lambda index, ids, new: session.send(record, "warmup", index, ids, len(ids), new),
+            lambda index, ids, new: session.send(record, "warmup", index, ids, new),
             ids,
             chunk_tokens=session.server.facts.get("max_num_batched_tokens"),
-            max_prompt_tokens=min(longest.length, accepted - SMALL_NEW_TOKENS),
-            maximum=self.campaign.raw["measure"]["warmup_max"],
+            max_prompt_tokens=min(max(longest.length, SMALL_TOKENS), accepted - SMALL_NEW_TOKENS),
+            maximum=maximum,
             long_prefill=self.mode != "decode_only",
         )
 
@@ -260,7 +271,7 @@ class _Job:
             query = index - 1 + (MEASURED_VARIANTS if record.doubts(role, index) else 0)
             count = self.campaign.raw["reuse"]["suffix_tokens"]
             ids = np.concatenate([ids, prompt.read_suffix_ids(path, query, count)])
-        return session.send(record, role, index, ids, len(ids), self.campaign.raw["max_new_tokens"])
+        return session.send(record, role, index, ids, self.campaign.raw["max_new_tokens"])
 
     def finish(self) -> int:
         """Assemble the points' Parquets, drop their checkpoints, and count the points that failed."""

@@ -2,12 +2,13 @@
 
 import contextlib
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from longctx import checkpoints, client, judge, metrics, progress
-from longctx.body import Ids, Prompt
+from longctx.body import Ids
 from longctx.config import Campaign
 from longctx.journal import JournalError
 from longctx.live import Live
@@ -41,14 +42,20 @@ class Session:
     planned_ttft_s: float | None = None
 
     def send(
-        self, record: PointRecord, role: str, index: int, prompt: Ids | Prompt, tokens: int, new_tokens: int
+        self,
+        record: PointRecord,
+        role: str,
+        index: int,
+        prompt: Ids,
+        new_tokens: int,
+        extra_body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Send one request, write its trace and row to the point's journal, and return the row."""
         identity = {"role": role, "request_index": index}
         earlier = record.unfinished(role, index) if self.campaign.raw["checkpoint"] else []
         reached = max((attempt.reached for attempt in earlier), default=None)
         record.begin(identity)
-        seen, facts = self._observe(record, identity, prompt, tokens, new_tokens, reached)
+        seen, facts = self._observe(record, identity, prompt, new_tokens, reached, extra_body)
         judged = judge.verdict(seen)
         if not self.steady and role != "warmup" and judged.status == "ok":
             judged = judge.Verdict("ok", (*judged.reasons, "not_steady"), judged.detail)
@@ -63,10 +70,10 @@ class Session:
         self,
         record: PointRecord,
         identity: dict[str, Any],
-        prompt: Ids | Prompt,
-        tokens: int,
+        prompt: Ids,
         new_tokens: int,
         checkpoint_tokens: int | None,
+        extra_body: Mapping[str, Any] | None,
     ) -> tuple[judge.Observation, dict[str, Any]]:
         """Send the request between two readings of every instrument."""
         server = self.server
@@ -74,7 +81,8 @@ class Session:
         # What this host's GPUs draw is not the work of a server that somebody else started.
         power = PowerSampler() if server.kept else None
         with power or contextlib.nullcontext():
-            answer = self._stream(prompt, tokens, new_tokens, before, _Journaled(self.live, record, identity))
+            shown = _Journaled(self.live, record, identity)
+            answer = self._stream(prompt, new_tokens, before, shown, extra_body)
         after = None
         if answer.status == "ok":
             made = answer.completion_tokens
@@ -85,7 +93,7 @@ class Session:
             answer = _with_detail(answer, server.death_reason())
         seen = judge.Observation(
             role=str(identity["role"]),
-            expected_tokens=tokens,
+            expected_tokens=len(prompt),
             answer=answer,
             window=window,
             jit_lines=jit_lines(lines),
@@ -104,18 +112,18 @@ class Session:
 
     def _stream(
         self,
-        prompt: Ids | Prompt,
-        tokens: int,
+        prompt: Ids,
         new_tokens: int,
         before: metrics.Snapshot | None,
         on_sample: "_Journaled",
+        extra_body: Mapping[str, Any] | None,
     ) -> client.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
         watchdog = progress.Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
         sampler = progress.Sampler(
             lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
-            tokens_total=tokens,
+            tokens_total=len(prompt),
             capacity_tokens=server.capacity_tokens(),
             before=before,
             prior=self.prior,
@@ -132,6 +140,7 @@ class Session:
                 alive=server.alive,
                 stalled=watchdog.stalled,
                 on_token=sampler.first_token,
+                extra_body=extra_body,
             )
 
     def _blind_limit_s(self) -> float:

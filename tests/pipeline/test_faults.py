@@ -257,6 +257,26 @@ def test_few_output_tokens(prepared: Pipeline, tokens: int) -> None:
     assert finite({key: value for row in prepared.rows("256/pass1") for key, value in row.items()})
 
 
+def test_a_server_s_first_prompt_is_computed_and_not_tiny(prepared: Pipeline) -> None:
+    """vLLM 0.32 dies by SIGILL on processors with AMX where the first computed tokens are under a dozen."""
+    prepared.configure(lengths=[16], modes=["prefill", "decode_only"])
+    prepared.summarise()
+    servers: dict[int, list[dict[str, Any]]] = {}
+    for line in (prepared.folder / "requests.jsonl").read_text().splitlines():
+        servers.setdefault(json.loads(line)["pid"], []).append(json.loads(line))
+    assert len(servers) == 2
+    for first, *others in servers.values():
+        assert (first["count"], first["cached"]) == (16 + 64 - 8, 0)
+        assert others[-1]["count"] == 16
+    filled, prefilled = ([line["cached"] for line in lines[1:]] for lines in sorted(servers.values(), key=is_prefill))
+    assert set(prefilled) == {0}
+    assert min(filled) == 15, "all but the last token"
+
+
+def is_prefill(lines: list[dict[str, Any]]) -> bool:
+    return lines[-1]["cached"] == 0
+
+
 def test_a_broken_contract_fails_its_point_or_only_warns(prepared: Pipeline) -> None:
     prepared.faults(kv_dtype="bfloat16")
     refused = measure(prepared, "256/pass1")

@@ -48,7 +48,7 @@ def test_a_killed_engine_is_not_taken_for_an_error_of_its_server() -> None:
     lines = recorded("engine-killed")
     told = facts.telling(lines)
     assert told == (
-        "its engine process was killed, as it left no error of its own ([shutdown] MPClient: engine core exited"
+        "its engine process was killed or crashed, leaving no error of its own ([shutdown] MPClient: engine core exited"
         " unexpectedly; starting cleanup)"
     )
     cause = "(EngineCore pid=5160) ERROR 11-29 16:58:07 [core.py:1] torch.OutOfMemoryError: CUDA out of memory."

@@ -25,7 +25,7 @@ GENERIC = re.compile(
     r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
     r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
 )
-# what vLLM's API server says when its engine ended without a word: killed from outside, often for want of memory
+# what vLLM's API server says when its engine has ended; without a word of the engine's own, it was killed or crashed
 ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
 LONGEST = 500  # characters of a log line in a message
 JIT = re.compile(
@@ -94,13 +94,13 @@ def clean(line: str) -> str:
 def telling(lines: Iterable[str]) -> str:
     """Return the log line that best says why a server died: its last error that is not a mere wrapper, or ''.
 
-    Wrappers alone, around an engine that is gone, mean that somebody killed it.
+    Wrappers alone, around an engine that is gone, mean that it was killed, or crashed in native code.
     """
     cleaned = [clean(line) for line in lines]
     errors = [at for at, line in enumerate(cleaned) if EXCEPTION.match(line)]
     causes = [at for at in errors if not GENERIC.search(cleaned[at])]
     if not causes and (gone := next((line for line in cleaned if ENGINE_GONE.search(line)), None)):
-        return f"its engine process was killed, as it left no error of its own ({gone})"
+        return f"its engine process was killed or crashed, leaving no error of its own ({gone})"
     causes = causes or errors
     if not causes:
         return next((line for line in reversed(cleaned) if line), "")
