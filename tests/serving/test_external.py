@@ -71,6 +71,8 @@ def test_it_is_measured_and_left_running(
     config = {
         "lengths": list(LENGTHS), "passes": 2, "max_new_tokens": 16, "corpus": {"source": str(ROOT / "scripts")},
         "model": {"source": str(model), "weights": "dummy"}, "launcher": "external", "external": {"url": url},
+        # A machine busy with other tests makes clocks disagree.
+        "measure": {"clock_tolerance": 100},
     }  # fmt: skip
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(config))
     done = subprocess.run(
