@@ -16,7 +16,7 @@ from longctx.metrics import Window, server_decode_tok_s
 SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
 CLOCK_JUMP_S = 2.0
 # Below this a client's wait for a processor is ordinary scheduling.
-STARVED_S = 0.1
+STARVED_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
