@@ -9,6 +9,9 @@ from longctx.progress import Progress
 from longctx.status import StatusWriter
 from longctx.terminal import TerminalLine, format_seconds
 
+# vLLM prints its whole configuration in one line.
+LOG_CHARACTERS = 160
+
 
 class Live:
     """The current point's state. `say` writes lasting lines (and the log); the moving line is this object's."""
@@ -42,7 +45,7 @@ class Live:
     def log_line(self, line: str) -> None:
         """Show the server's last log line while it starts."""
         if self._writer:
-            self._writer.update(log_line=line)
+            self._writer.update(log_line=line[:LOG_CHARACTERS])
         self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
 
     def sample(self, now: Progress) -> None:

@@ -212,6 +212,7 @@ class _Job:
             # The prefix of an earlier, killed server is gone: make it resident again.
             self._request(session, point, "warmup", 100)
         for role, index in record.missing():
+            self.live.phase(f"measuring, {role} {index}")
             row = self._request(session, point, role, index)
             while row["status"] == "doubtful" and (role, index) in record.missing() and session.server.alive():
                 self.live.say(f"{point.name} {role} {index}: doubtful ({row['reason']}), repeated: {row['detail']}")
