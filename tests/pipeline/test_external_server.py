@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from busy import told
 from fakeserver import FakeServer
 from longctx.server.life import choose_port
 from pipeline import NEW_TOKENS, Finished, Pipeline
@@ -55,7 +56,7 @@ def test_it_is_measured_and_what_it_does_not_tell_is_marked(prepared: Pipeline, 
     assert sent(server) == [256, 512]
     for point in ("256/pass1", "512/pass1"):
         (row,) = [row for row in prepared.rows(point) if row["role"] == "cold"]
-        assert (row["status"], row["reasons"], row["launcher"]) == ("ok", ["contract_unproven"], "external")
+        assert (row["status"], told(row), row["launcher"]) == ("ok", ["contract_unproven"], "external")
         assert "the server does not tell its " in row["detail"]
         assert row["ttft_s"] > 0
         assert row["prefill_s"] == pytest.approx(server.truth[-1]["prefill_s"], rel=0.1)
@@ -74,10 +75,10 @@ def test_without_metrics_and_without_details(prepared: Pipeline, theirs: Theirs)
     done = measure(prepared, theirs({"metrics": False}, details=False).url)
     assert done.code == 0, done.output
     (row,) = [row for row in prepared.rows("512/pass1") if row["role"] == "cold"]
-    assert row["reasons"] == ["no_metrics", "cold_unproven", "contract_unproven"]
+    assert told(row) == ["no_metrics", "cold_unproven", "contract_unproven"]
     assert (row["prefill_s"], row["decode_source"]) == (None, "client")
     assert row["decode_tok_s"] > 0
-    assert [(row["n"], row["reasons"]) for row in prepared.summary()] == [
+    assert [(row["n"], told(row)) for row in prepared.summary()] == [
         (1, ["cold_unproven", "contract_unproven", "no_metrics"])
     ] * 2
 
@@ -98,7 +99,7 @@ def test_prefix_caching_alone_is_no_doubt_since_prompts_differ(prepared: Pipelin
     prepared.configure(passes=2)
     done = measure(prepared, theirs(prefix_caching=True).url)
     assert done.code == 0, done.output
-    assert [(row["n"], row["reasons"], row["cached_tokens_min"]) for row in prepared.summary()] == [
+    assert [(row["n"], told(row), row["cached_tokens_min"]) for row in prepared.summary()] == [
         (2, ["contract_unproven"], 0)
     ] * 2
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from busy import told
 from fakeserver import FakeServer
 from longctx import tables
 from longctx.server.reaper import MASK
@@ -112,7 +113,7 @@ def test_a_fault_ends_as_its_row_says(faulty: Pipeline, fault: Fault) -> None:
     rows = rows_of(faulty, PASSES[fault.name])
     row = rows[-1]
     assert len(rows) == len(fault.turns)
-    assert (row["status"], tuple(row["reasons"])) == (fault.status, fault.reasons), row["detail"]
+    assert (row["status"], tuple(told(row))) == (fault.status, fault.reasons), row["detail"]
     assert fault.detail in (row["detail"] or "")
     assert finite(row)
     assert {name: row[name] for name in fault.values} == fault.values
@@ -124,7 +125,7 @@ def test_a_fault_ends_as_its_row_says(faulty: Pipeline, fault: Fault) -> None:
 def test_a_doubtful_attempt_is_kept_and_repeated_with_another_prompt(faulty: Pipeline) -> None:
     for name, reason in (("cached once", "cached"), ("compiled once", "jit")):
         first, second = rows_of(faulty, PASSES[name])
-        assert (first["status"], first["reasons"], second["status"]) == ("doubtful", [reason], "ok")
+        assert (first["status"], told(first), second["status"]) == ("doubtful", [reason], "ok")
         assert all(first[headline] is None for headline in HEADLINES)
     sent = [line["sha256"] for line in requests(faulty) if line["count"] == 256]
     assert len(set(sent)) == len(sent) == len(turns())
@@ -151,7 +152,7 @@ def test_what_was_asked_is_what_was_sent(faulty: Pipeline) -> None:
 def test_a_slow_first_request_is_a_warm_up_and_stays_in_the_data(faulty: Pipeline) -> None:
     records = faulty.journal(PASSES["sound"])
     first = next(record.data for record in records if record.kind == "row")
-    assert (first["role"], first["status"], first["reasons"]) == ("warmup", "doubtful", ["jit"])
+    assert (first["role"], first["status"], told(first)) == ("warmup", "doubtful", ["jit"])
     assert first["jit_events"] == 1
     assert any("JIT compilation" in line for line in first["log_lines"])
     trace = next(record.data for record in records if record.kind == "trace")
@@ -175,7 +176,7 @@ def test_all_requests_refused_is_no_number_anywhere(ran: tuple[Pipeline, Finishe
         (row,) = rows_of(faulty, f"512/pass{number}")
         assert (row["status"], row["reason"], row["detail"]) == ("failed", "error_event", "HTTP 400: no such request")
     some, none = sorted(faulty.summary(), key=lambda row: row["length"])
-    assert (none["n"], none["n_failed"], none["reasons"]) == (0, len(FAULTS), ["error_event"])
+    assert (none["n"], none["n_failed"], told(none)) == (0, len(FAULTS), ["error_event"])
     measured = [name for name in none if name.startswith(("ttft_s", "prefill_s", "decode_tok_s", "overhead_s"))]
     assert {none[name] for name in measured if not name.endswith("_n")} == {None}
     statuses = [fault.status for fault in FAULTS]
