@@ -176,3 +176,22 @@ def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
         three.nothing_left()
     shown = three.tool(LONGCTX, "watch", "results", "--once")
     assert "1 interrupted" in shown.stdout
+
+
+def test_a_killed_point_of_mode_reuse_makes_its_prefix_resident_again(prepared: Pipeline) -> None:
+    point = "256/reuse-pass1"
+    prepared.configure(
+        lengths=[256], modes=["reuse"], reuse={"queries": 3, "suffix_tokens": 32}, serve={"headroom_tokens": 128}
+    )
+    prepared.faults(measured={"ttft_s": 0.6})
+    target = f"results/measurements/{point}.parquet"
+    with running(prepared, target) as snakemake:
+        until(lambda: len(prepared.requests()) == 3)
+        os.kill(snakemake.pid, signal.SIGKILL)
+        snakemake.wait()
+        done = prepared.run(target)
+    assert done.code == 0, done.output
+    assert prepared.measured(point) == [("cold", 0, "ok"), *(("reuse", index, "ok") for index in (1, 2, 3))]
+    assert [length for length, _ in prepared.requests()] == [256, 288, 288, 256, 288, 288]
+    cached = [row["cached_tokens"] for row in prepared.rows(point) if row["role"] == "reuse"]
+    assert cached == [256, 256, 256]
