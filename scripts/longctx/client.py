@@ -37,7 +37,7 @@ class Answer:
 
     `chunks` and the token counts are the raw record and stay in a failed answer too. `wall_jump_s` is how much
     further the wall clock moved than the monotonic one, which all times are taken from. `starved_s` is how long this
-    thread was ready to run while the machine ran others: arrivals may be late, and together, by as much.
+    thread, up to the first token, was ready to run while the machine ran others: TTFT may be late by as much.
     """
 
     status: str
@@ -182,12 +182,13 @@ class _Request:
     api_key: str | None
     watch: Watch
     on_token: Callable[[float], None] | None
+    delay_s: float | None = None  # as of the first token
 
     def send(self, body: Body, max_new_tokens: int, ignore_eos: bool) -> Answer:
         received = _Received()
         self.watch.begin()
         reason, detail = None, None
-        waited_s = run_delay_s()
+        start_s, self.delay_s = run_delay_s(), None
         try:
             self._exchange(body, received)
             _judge(received, body.count, max_new_tokens, ignore_eos)
@@ -210,7 +211,7 @@ class _Request:
             finish_reason=received.finish_reason,
             request_bytes=body.size,
             wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
-            starved_s=None if waited_s is None else (run_delay_s() or waited_s) - waited_s,
+            starved_s=None if start_s is None or self.delay_s is None else self.delay_s - start_s,
         )
         if reason:
             return answer
@@ -271,7 +272,10 @@ class _Request:
     def _take(self, events: list[str], received: _Received) -> None:
         elapsed_s = self.watch.elapsed(self.watch.last_read)
         for event in events:
-            if received.add(event, elapsed_s) and self.on_token is not None:
+            carries = received.add(event, elapsed_s)
+            if carries and len(received.events) == 1:
+                self.delay_s = run_delay_s()
+            if carries and self.on_token is not None:
                 self.on_token(elapsed_s)
 
 

@@ -72,8 +72,8 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
     starved_s = seen.answer.starved_s or 0.0
-    if starved_s > max(STARVED_S, seen.clock_tolerance * (seen.answer.ttft_s or 0.0)):
-        yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; its times may be late by that"
+    if seen.role != "decode_only" and starved_s > max(STARVED_S, seen.clock_tolerance * (seen.answer.ttft_s or 0.0)):
+        yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; TTFT may be late by that"
     if seen.untold:
         yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 

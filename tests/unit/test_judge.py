@@ -198,3 +198,7 @@ def test_every_value_is_a_column_and_every_reason_is_listed() -> None:
         assert set(found.reasons) <= set(reasons.REASONS)
     assert not set(reasons.FAILED) & set(reasons.DOUBTFUL)
     assert not set(reasons.MARKED) & set(reasons.FAILED | reasons.DOUBTFUL)
+
+
+def test_a_filled_cache_has_no_ttft_that_could_be_late() -> None:
+    assert judged({"starved_s": 1.0}, role="decode_only")[0] == Verdict("ok", (), None)
