@@ -1,5 +1,6 @@
 """The pipeline through Snakemake's SLURM executor on a real SLURM, with a stand-in for vLLM; and once with vLLM."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ SLOWER = {"by_length": {"512": {"ttft_s": 12.0}}}
 def running(slurm: Slurm) -> str:
     (job,) = [job for job, state in slurm.jobs("rule_measure").items() if state == "RUNNING"]
     return job
+
+
+# SLURM's clock counts in minutes.
+ON_DEMAND = pytest.mark.skipif(not os.environ.get("LONGCTX_SLOW"), reason="takes three minutes; LONGCTX_SLOW=1 runs it")
 
 
 def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: Make) -> None:
@@ -48,7 +53,7 @@ def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: M
     assert {job for job in slurm.jobs("") if job not in before} == set(jobs), "nothing is measured twice"
 
 
-@pytest.mark.parametrize("end", ["scancel", "time limit"])
+@pytest.mark.parametrize("end", ["scancel", pytest.param("time limit", marks=ON_DEMAND)])
 def test_a_job_that_ends_early_loses_nothing_that_was_measured(slurm: Slurm, sweep: Make, end: str) -> None:
     one = sweep(SLOW if end == "scancel" else SLOWER, lengths=[512], passes=1, repeats={"count": 8})
     one.start(*(("--set-resources", "measure:runtime=1") if end == "time limit" else ()))
