@@ -26,6 +26,8 @@ OBSERVED_ROLES = {"prefill": ("cold", "repeat", "resumed"), "reuse": ("reuse",),
 METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
 WARMUP = "warmup"
 _RANK = {"ok": 2, "doubtful": 1}
+# Through two lengths any curve is perfect.
+FIT_RUNGS = 3
 LONG_FIT_RUNGS = 4
 
 
@@ -231,7 +233,7 @@ def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
         decoded = [row for row in rows if row["decode_tok_s_mean"]]
         lengths = [row["length"] for row in decoded]
         line = stats.fit_line(lengths, [1 / row["decode_tok_s_mean"] for row in decoded])
-        if line:
+        if line and len(decoded) >= FIT_RUNGS:
             found.append(_fit_row(decoded, "decode_line", "1 / decode = intercept_s + slope_s * L") | {
                 "intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std, "r2": line.r2
             })  # fmt: skip
@@ -240,7 +242,7 @@ def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _power_row(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
     power = stats.fit_power([row["length"] for row in rows], [row["ttft_s_mean"] for row in rows])
-    if power is None:
+    if power is None or len(rows) < FIT_RUNGS:
         return []
     row = _fit_row(rows, name, "ttft_s = coefficient * L ** exponent")
     return [row | {"coefficient": power.coefficient, "exponent": power.exponent,

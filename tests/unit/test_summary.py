@@ -217,3 +217,19 @@ def test_summary_goes_through_parquet_and_csv(tmp_path: Path) -> None:
     assert [one["length"] for one in lines] == [str(one["length"]) for one in rows]
     assert {one["ttft_s_mean"] for one in lines if one["mode"] == "decode_only"} == {""}
     assert not any(text.lower() in ("nan", "inf") for one in lines for text in one.values())
+
+
+def test_two_lengths_give_no_fit() -> None:
+    rows = [
+        {
+            "campaign": "c",
+            "mode": "prefill",
+            "length": length,
+            "ttft_s_mean": length / 1e4,
+            "decode_tok_s_mean": 1e5 / length,
+        }
+        for length in (1024, 2048)
+    ]
+    assert summary.fits(rows) == []
+    more = {**rows[0], "length": 4096, "ttft_s_mean": 0.5, "decode_tok_s_mean": 20.0}
+    assert {fit["name"] for fit in summary.fits([*rows, more])} == {"ttft_power", "decode_line"}
