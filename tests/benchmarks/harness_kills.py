@@ -51,11 +51,14 @@ def main() -> None:
             violated = real(folder)
             harness = Harness(violated, "vllm.entrypoints", LONGEST_S, chance)
             start = time.monotonic()
-            harness.violate(kills - done)
-            finished = violated.run(SUMMARY)
-            assert finished.code == 0, (harness.killed, finished.output)
-            invariants(violated, POINTS)
-            assert timeless(violated) == timeless(calm), harness.killed
+            try:
+                harness.violate(kills - done)
+                finished = violated.run(SUMMARY)
+                assert finished.code == 0, (harness.killed, finished.output)
+                invariants(violated, POINTS)
+                assert timeless(violated) == timeless(calm), harness.killed
+            finally:
+                violated.end()
             done += len(harness.killed)
             print(f"campaign {campaigns}: {len(harness.killed)} kills in {time.monotonic() - start:.0f} s:"
                   f" {', '.join(harness.killed)}", flush=True)  # fmt: skip

@@ -172,6 +172,14 @@ class Pipeline:
         assert len(pids) == 1, found
         return pids[0]
 
+    def end(self) -> None:
+        """Kill whatever of this pipeline still runs."""
+        while found := self.processes():
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
     def nothing_left(self) -> None:
         """Wait until no process of this pipeline is left; AssertionError names what stays."""
         until(lambda: not self.processes(), lambda: f"left behind: {self.processes()}")
@@ -192,9 +200,8 @@ def running(pipeline: Pipeline, *arguments: str) -> Iterator["subprocess.Popen[s
     try:
         yield process
     finally:
-        for pid in pipeline.processes() if process.poll() is None else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if process.poll() is None:
+            pipeline.end()
         process.wait()
 
 
