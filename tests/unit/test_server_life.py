@@ -19,9 +19,11 @@ TINY = str(Path(__file__).parents[1] / "tinyserver.py")
 SCRIPTS = str(Path(__file__).parents[2] / "scripts")
 RECIPE = Recipe(model="m", served_name="tiny", max_model_len=2048)
 SECRET = "hf_thisMustNeverBeSeen"
+# Who starts the tests in a shell's background lets them inherit that Ctrl-C is ignored: not in the owner.
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {scripts!r})
 from longctx.server import Launcher, Recipe, ownership, serve
 ownership.GRACE_S = 0.5
