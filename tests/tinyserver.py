@@ -2,11 +2,12 @@
 
 TINY (space-separated words): silent (never listens), exit (exits after TINY_AFTER_S with TINY_WORDS), other (serves
 another model), environment (prints its environment), family (children that leave the group and ignore SIGTERM),
-ignore_term, no_metrics, chatty (prints without end).
+ignore_term, no_metrics, chatty (prints without end), shared (keeps the shared memory TINY_SHARED, never removes it).
 """
 
 import argparse
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 WORDS = os.environ.get("TINY", "").split()
+KEPT: list[mmap.mmap] = []
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -61,6 +63,10 @@ def main() -> None:
         print("\n".join(f"{name}={value}" for name, value in os.environ.items()), flush=True)
     if "ignore_term" in WORDS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "shared" in WORDS:
+        with open(os.environ["TINY_SHARED"], "w+b") as file:
+            file.truncate(1 << 16)
+            KEPT.append(mmap.mmap(file.fileno(), 1 << 16))
     if "family" in WORDS:
         start_family()
     if "exit" in WORDS:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -160,6 +161,68 @@ def test_the_next_start_ends_what_a_killed_owner_and_a_killed_reaper_left(
     assert str(record["pid"]) in sentence
     assert reaper.marked(record["id"]) == {}
     assert not path.exists()
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The shared memory that the server of this test keeps and never removes."""
+    path = Path(reaper.SHARED_MEMORY) / f"longctx-test-{os.getpid()}"
+    monkeypatch.setenv("TINY", "shared")
+    monkeypatch.setenv("TINY_SHARED", str(path))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def recorded(tmp_path: Path) -> list[str]:
+    """The shared memory that the one record in the folder names."""
+    (path,) = (tmp_path / "run").glob("server-*.json")
+    return list(json.loads(path.read_text()).get("shared_memory", {}))
+
+
+def test_the_shared_memory_of_a_server_ends_with_it(tmp_path: Path, memory: Path) -> None:
+    with tiny(tmp_path):
+        assert memory.exists()
+    assert not memory.exists()
+
+
+def test_the_shared_memory_of_a_killed_server_is_freed(tmp_path: Path, memory: Path) -> None:
+    with tiny(tmp_path) as server:
+        wait_until(lambda: recorded(tmp_path) == [str(memory)], "the memory is noted")
+        assert server.pid
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.alive(), "death is noticed")
+    assert not memory.exists()
+
+
+def test_shared_memory_is_freed_by_the_next_start_where_everyone_was_killed(tmp_path: Path, memory: Path) -> None:
+    code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        wait_until(lambda: recorded(tmp_path) == [str(memory)], "the memory is noted")
+        (path,) = (tmp_path / "run").glob("server-*.json")
+        record = json.loads(path.read_text())
+        os.kill(record["reaper"], signal.SIGSTOP)  # so that it can't work between the kills
+        for pid in (owner.pid, record["reaper"], record["pid"]):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not reaper.marked(record["id"]), "all are dead")
+    assert memory.exists()
+    reap(tmp_path / "run")
+    assert not memory.exists()
+
+
+def test_shared_memory_that_others_map_or_made_anew_stays(tmp_path: Path, memory: Path) -> None:
+    memory.write_bytes(bytes(1 << 16))
+    with open(memory, "r+b") as file, mmap.mmap(file.fileno(), 1 << 16):
+        noted = reaper.shared_memory([os.getpid()])
+        assert str(memory) in noted
+        reaper.free_shared_memory(noted)
+        assert memory.exists(), "this process maps it"
+    other = {str(memory): [noted[str(memory)][0], noted[str(memory)][1] + 1]}
+    reaper.free_shared_memory(other)
+    assert memory.exists(), "another file of the same name"
+    reaper.free_shared_memory({str(memory): noted[str(memory)]})
+    assert not memory.exists()
 
 
 def test_a_live_run_is_not_reaped(tmp_path: Path) -> None:

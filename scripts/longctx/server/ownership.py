@@ -1,8 +1,8 @@
 """Ownership of server processes: a record on disk, the reaper around each server, and what a later run may end.
 
-Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, reaper, pid
-and start (of the server; filled in by the reaper), port, stop_commands. Times are clock ticks since boot, so that a
-reused process id is never mistaken. Nobody is ever found by port or by name.
+Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, port,
+stop_commands; the reaper adds itself, pid and start of the server, and shared_memory. Times are clock ticks since
+boot, so that a reused process id is never mistaken. Nobody is ever found by port or by name.
 """
 
 import contextlib
@@ -90,6 +90,7 @@ class Kept:
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
         left = end_marked(self._owner_id, self._stop_commands if self.record_path.exists() else [])
+        _free_memory(self.record_path)
         if not left:
             self.record_path.unlink(missing_ok=True)
         return left
@@ -185,6 +186,12 @@ def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
     return sorted(reaper.marked(owner_id))
 
 
+def _free_memory(record_path: Path) -> None:
+    """Free the shared memory that a record names; its reaper has done so where there is no record any more."""
+    with contextlib.suppress(OSError, ValueError):
+        reaper.free_shared_memory(json.loads(record_path.read_text()).get("shared_memory", {}))
+
+
 def _owner_lives(record: dict[str, Any]) -> bool:
     return bool(record["boot"] == boot_id()) and reaper.start_ticks(record["owner"]) == record["owner_start"]
 
@@ -197,11 +204,13 @@ def _end(record: dict[str, Any], path: Path) -> str:
     if not path.exists():
         return ""
     found = reaper.marked(record["id"])
+    memory = record.get("shared_memory", {}) | reaper.shared_memory(found)
     if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
         reaper.send(record["pid"], record["start"], signal.SIGTERM)
         found[record["pid"]] = record["start"]
     if left := end_marked(record["id"], record["stop_commands"]):
         raise ServerError(f"processes {left} of an earlier run survive SIGKILL; end them or restart the machine")
+    reaper.free_shared_memory(memory)
     pids = ", ".join(map(str, sorted(found)))
     return f"ended the server of an earlier run (started by process {record['owner']}; processes {pids or 'none'})"
 

@@ -2,7 +2,8 @@
 
 A program of its own (standard library only, started by file name): it lives in a session of its own, so that a signal
 to the owner's process group does not reach it; it is the subreaper of everything below it, so that no grandchild
-escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked.
+escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked, and
+frees the shared memory that a killed server leaves behind.
 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid
 
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 MARKER = "LONGCTX_OWNER"
@@ -28,6 +30,8 @@ SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORE
 MASK = "[secret]"
 SHORTEST_SECRET = 6
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SHARED_MEMORY = "/dev/shm/"
+LOOK_S = 5.0
 
 
 def secret_values(env: dict[str, str]) -> list[str]:
@@ -74,6 +78,33 @@ def send(pid: int, start: int, signum: int) -> None:
         os.close(handle)
 
 
+def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
+    """Return {path: [device, inode]} of the shared-memory files that these processes map.
+
+    Paths that mean another file here are left out: those of a container with a /dev/shm of its own, and deleted ones.
+    """
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+            for line in file:
+                fields = line.split(maxsplit=5)
+                if len(fields) == 6 and fields[5].startswith(SHARED_MEMORY.encode()):
+                    path = os.fsdecode(fields[5].rstrip(b"\n"))
+                    if _identity(path) == (identity := [_device(fields[3]), int(fields[4])]):
+                        found[path] = identity
+    return found
+
+
+def free_shared_memory(files: dict[str, list[int]]) -> None:
+    """Remove those of `files` (as `shared_memory` returns them) that are still the same and that no process maps."""
+    if files:
+        used = shared_memory(_processes())
+        for path in files.keys() - used.keys():
+            if _identity(path) == files[path]:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
 def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
     """Run each stop command, whatever becomes of the one before."""
     for command in commands:
@@ -91,6 +122,26 @@ def write_record(path: str, record: dict[str, Any]) -> None:
         with open(temporary, "w") as file:
             json.dump(record, file)
         os.replace(temporary, path)
+
+
+def amend_record(path: str, **fields: Any) -> None:
+    """Set fields of the ownership record, if there is one."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        write_record(path, json.load(file) | fields)
+
+
+def _identity(path: str) -> list[int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return [status.st_dev, status.st_ino]
+
+
+def _device(word: bytes) -> int:
+    """Return the device number that /proc writes as major:minor, in hexadecimal."""
+    major, minor = word.split(b":")
+    return os.makedev(int(major, 16), int(minor, 16))
 
 
 def _stat(pid: int) -> tuple[int, str, int] | None:
@@ -119,6 +170,28 @@ def _below(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
             if table[pid][1] != "Z":
                 found[pid] = table[pid][2]
     return found
+
+
+class SharedMemory:
+    """The shared memory of all below us, kept in the ownership record for the day that we are killed as well.
+
+    vLLM leaves its message queues (hundreds of MiB) when it is killed, and the host memory of prefill checkpoints
+    (gigabytes) even when it is not.
+    """
+
+    def __init__(self, record_path: str) -> None:
+        self.record_path = record_path
+        self.files: dict[str, list[int]] = {}
+        self.next_look = 0.0
+
+    def look(self, now: bool = False) -> None:
+        """Note what is mapped, every few seconds or `now`."""
+        if now or time.monotonic() >= self.next_look:
+            self.next_look = time.monotonic() + LOOK_S
+            seen = shared_memory(descendants(os.getpid()))
+            if not seen.items() <= self.files.items():
+                self.files |= seen
+                amend_record(self.record_path, shared_memory=self.files)
 
 
 class LogPump(threading.Thread):
@@ -166,7 +239,7 @@ def emit(event: str, **fields: Any) -> None:
         os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
-def wait_for_end(child: int, owner: int, wake: int) -> int | None:
+def wait_for_end(child: int, owner: int, wake: int, memory: SharedMemory) -> int | None:
     """Return the child's exit code once it exits, or None once the owner lets go, dies or we are told to stop."""
     owner_handle = None
     with contextlib.suppress(OSError):
@@ -176,6 +249,7 @@ def wait_for_end(child: int, owner: int, wake: int) -> int | None:
         code = collect(child)
         if code is not None:
             return code
+        memory.look()
         ready, _, _ = select.select(watched, [], [], 1.0)
         if wake in ready and signal.SIGTERM in os.read(wake, 4096):
             return None
@@ -259,14 +333,16 @@ def main() -> None:
     os.close(sink)
     pump.start()
     start = start_ticks(child)
-    with contextlib.suppress(OSError, ValueError), open(spec["record_path"]) as file:
-        write_record(spec["record_path"], json.load(file) | {"pid": child, "start": start, "reaper": os.getpid()})
+    amend_record(spec["record_path"], pid=child, start=start, reaper=os.getpid())
     emit("started", pid=child)
-    code = wait_for_end(child, spec["owner_pid"], wake)
+    memory = SharedMemory(spec["record_path"])
+    code = wait_for_end(child, spec["owner_pid"], wake, memory)
     if code is not None:
         emit("exited", code=code)
+    memory.look(now=True)
     left = end_all(child, code is None, spec["stop_commands"], spec["grace_s"])
     pump.join(2.0)
+    free_shared_memory(memory.files)
     if not left:
         with contextlib.suppress(OSError):
             os.unlink(spec["record_path"])
