@@ -1,5 +1,6 @@
 """Whether a Python's vLLM has a connector is told from its files, without importing anything of it."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,4 +47,20 @@ def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) 
     with pytest.raises(ServerError, match=DECODE_BENCH) as error:
         serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()
     assert error.value.reason == "unsupported"
+    assert not log.exists()
+
+
+def test_more_host_memory_than_there_is_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have = shutil.disk_usage(connectors.SHARED_MEMORY)._replace(free=3 * 2**30)
+    monkeypatch.setattr(connectors.shutil, "disk_usage", lambda _: have)
+    config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 3 * 2**30}}
+    assert connectors.no_room(None) is None
+    assert connectors.no_room(config) is None
+    config["kv_connector_extra_config"] = {"cpu_bytes_to_use": 4 * 2**30}
+    recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config=config)
+    launcher = Launcher("local", {"python": sys.executable})
+    log = tmp_path / "log"
+    with pytest.raises(ServerError, match=r"4 GiB of shared memory and /dev/shm/ has 3\.0 GiB free") as error:
+        serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()
+    assert error.value.reason == "disk_full"
     assert not log.exists()

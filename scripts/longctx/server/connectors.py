@@ -1,8 +1,13 @@
-"""Whether the vLLM of a Python on this host has a KV connector, told from its files: nothing of it is imported."""
+"""What a KV connector needs of this host: a vLLM that has it, told from its files, and room in shared memory."""
 
 import json
+import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from longctx.server.reaper import SHARED_MEMORY
 
 REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
 FIND = (
@@ -25,6 +30,21 @@ def lacking(python: str, connector: str) -> str | None:
     return (
         f"vLLM {version or 'of unknown version'} of {python} has no {connector}; serve with a version that has it"
         " (0.25.1 and 0.32 do) or remove what needs it"
+    )
+
+
+def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
+    """Return a sentence where a connector's host memory, a file there that vLLM fills at once, exceeds what is free.
+
+    vLLM 0.25.1 does not look before it does.
+    """
+    need_bytes = ((kv_transfer or {}).get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)
+    free_bytes = shutil.disk_usage(SHARED_MEMORY).free if Path(SHARED_MEMORY).is_dir() else 0
+    if need_bytes <= free_bytes:
+        return None
+    return (
+        f"checkpoint.cpu_gib asks for {need_bytes / 2**30:.4g} GiB of shared memory and {SHARED_MEMORY} has"
+        f" {free_bytes / 2**30:.1f} GiB free; lower checkpoint.cpu_gib or enlarge {SHARED_MEMORY}"
     )
 
 

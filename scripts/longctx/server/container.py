@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.errors import ServerError
+from longctx.server import connectors
 from longctx.server import recipe as recipes
 from longctx.server.engines import find_engine, find_image, has_init, own_limits
 from longctx.server.launcher import Launch, Owner
@@ -52,12 +53,17 @@ class Mount:
 
 
 def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch:
-    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing."""
+    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
+
+    ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
+    """
     chosen = _options(options)
     engine = find_engine(chosen.engine)
     image = find_image(engine, chosen.image)
     recipe, mounts = _mounts(recipe, chosen)
     _check(engine, chosen, mounts)
+    if chosen.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
+        raise ServerError(sentence, "disk_full")
     values = recipes.environment(recipe) | {MARKER: owner.id}  # so that its processes are known as ours on the host too
     secrets = _secrets(chosen.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}

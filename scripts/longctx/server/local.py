@@ -22,6 +22,8 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     connector = (recipe.kv_transfer_config or {}).get("kv_connector")
     if connector and (sentence := connectors.lacking(python, connector)):
         raise ServerError(sentence, "unsupported")
+    if sentence := connectors.no_room(recipe.kv_transfer_config):
+        raise ServerError(sentence, "disk_full")
     program = list(options.get("program") or ["-m", MODULE])
     return Launch(
         command=[python, *program, *command(recipe, host, port)],

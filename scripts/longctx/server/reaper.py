@@ -175,8 +175,8 @@ def _below(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
 class SharedMemory:
     """The shared memory of all below us, kept in the ownership record for the day that we are killed as well.
 
-    vLLM leaves its message queues (hundreds of MiB) when it is killed, and the host memory of prefill checkpoints
-    (gigabytes) even when it is not.
+    A killed vLLM leaves its message queues (hundreds of MiB); vLLM 0.32 leaves the host memory of prefill checkpoints
+    (gigabytes) also when it is told to stop.
     """
 
     def __init__(self, record_path: str) -> None:
