@@ -57,13 +57,14 @@ def main() -> None:
                 assert finished.code == 0, (harness.killed, finished.output)
                 invariants(violated, POINTS)
                 assert timeless(violated) == timeless(calm), harness.killed
+                assert not harness.leaked(), harness.killed
             finally:
                 violated.end()
             done += len(harness.killed)
             print(f"campaign {campaigns}: {len(harness.killed)} kills in {time.monotonic() - start:.0f} s:"
                   f" {', '.join(harness.killed)}", flush=True)  # fmt: skip
-    print(f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process left, and each"
-          " summary equals the undisturbed one in all but times")  # fmt: skip
+    print(f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process and no shared memory"
+          " left, and each summary equals the undisturbed one in all but times")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from longctx.server import reaper
 from pipeline import Pipeline, until
 
 SUMMARY = "results/summary.parquet"
@@ -20,13 +21,17 @@ TIMELESS = ("campaign", "recipe_hash", "mode", "length", "n", "n_failed", "n_dou
 
 @dataclass(slots=True)
 class Harness:
-    """`server`: a word of the server's command line; `longest_s`: until when, after its start, a run may be killed."""
+    """`server`: a word of the server's command line; `longest_s`: until when, after its start, a run may be killed.
+
+    memory: the shared memory of what was killed.
+    """
 
     pipeline: Pipeline
     server: str
     longest_s: float
     random: random.Random
     killed: list[str] = field(default_factory=list)
+    memory: set[str] = field(default_factory=set)
 
     def violate(self, kills: int) -> bool:
         """Kill up to `kills` runs, each once; return whether one of them got to its end unharmed."""
@@ -34,6 +39,10 @@ class Harness:
             if not self._one_run():
                 return True
         return False
+
+    def leaked(self) -> list[str]:
+        """The shared memory that is still there."""
+        return [path for path in self.memory if os.path.exists(path)]
 
     def _one_run(self) -> bool:
         wait_s, victim = self.random.uniform(0.3, self.longest_s), self.random.choice(VICTIMS)
@@ -43,6 +52,8 @@ class Harness:
         if snakemake.poll() is not None:
             return False
         pids = self._pids(victim) or [snakemake.pid]
+        if victim != "everything":  # whose reaper may die before it has looked
+            self.memory |= set(reaper.shared_memory(self.pipeline.processes()))
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

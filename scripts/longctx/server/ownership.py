@@ -89,8 +89,9 @@ class Kept:
             self._reaper.stdout.close()
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
+        memory = _memory(self.record_path, self._owner_id)
         left = end_marked(self._owner_id, self._stop_commands if self.record_path.exists() else [])
-        _free_memory(self.record_path)
+        reaper.free_shared_memory(memory)
         if not left:
             self.record_path.unlink(missing_ok=True)
         return left
@@ -186,10 +187,12 @@ def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
     return sorted(reaper.marked(owner_id))
 
 
-def _free_memory(record_path: Path) -> None:
-    """Free the shared memory that a record names; its reaper has done so where there is no record any more."""
+def _memory(record_path: Path, owner_id: str) -> dict[str, list[int]]:
+    """Return the shared memory of a server whose reaper is gone: what it had recorded and what is mapped now."""
+    found = reaper.shared_memory(reaper.marked(owner_id))
     with contextlib.suppress(OSError, ValueError):
-        reaper.free_shared_memory(json.loads(record_path.read_text()).get("shared_memory", {}))
+        found |= json.loads(record_path.read_text()).get("shared_memory", {})
+    return found
 
 
 def _owner_lives(record: dict[str, Any]) -> bool:
@@ -204,7 +207,7 @@ def _end(record: dict[str, Any], path: Path) -> str:
     if not path.exists():
         return ""
     found = reaper.marked(record["id"])
-    memory = record.get("shared_memory", {}) | reaper.shared_memory(found)
+    memory = _memory(path, record["id"])
     if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
         reaper.send(record["pid"], record["start"], signal.SIGTERM)
         found[record["pid"]] = record["start"]
