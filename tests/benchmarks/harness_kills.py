@@ -63,8 +63,8 @@ def main() -> None:
             done += len(harness.killed)
             print(f"campaign {campaigns}: {len(harness.killed)} kills in {time.monotonic() - start:.0f} s:"
                   f" {', '.join(harness.killed)}", flush=True)  # fmt: skip
-    print(f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process and no shared memory"
-          " left, and each summary equals the undisturbed one in all but times")  # fmt: skip
+    print(f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process and no"
+          " shared memory left, and each summary equals the undisturbed one in all but times")  # fmt: skip
 
 
 if __name__ == "__main__":
