@@ -46,7 +46,10 @@ def plan_of(campaign: Campaign, measured: Mapping[int, float] | None = None) -> 
         roles = [role for role, _ in campaign.requests(CampaignPoint(length, 1, mode))]
         return sum(role == "reuse" for role in roles) if mode == "reuse" else len(roles)
 
-    rows = plan_campaign(geometry, hardware, parallelism, points, settings, requests=requests, measured=measured)
+    rows = plan_campaign(
+        geometry, hardware, parallelism, points, settings,
+        requests=requests, passes=campaign.passes_of, measured=measured,
+    )  # fmt: skip
     lengths = tuple(sorted({length for _, length in points}))
     return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
 

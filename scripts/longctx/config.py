@@ -315,8 +315,9 @@ class Campaign:
 
     def plan_settings(self) -> dict[str, Any]:
         """Every setting that the plan depends on."""
-        keys = ("modes", "passes", "repeats", "max_new_tokens", "model", "serve", "hardware", "checkpoint", "reuse")
-        return {key: self.raw[key] for key in keys} | {m: self.lengths(m) for m in self.modes}
+        keys = ("modes", "passes", "repeats", "max_new_tokens", "reuse", "decode_only", "model", "launcher", "serve",
+                "hardware", "checkpoint")  # fmt: skip
+        return {key: self.raw[key] for key in keys} | {"lengths": {mode: self.lengths(mode) for mode in self.modes}}
 
     def recipe_hash(self, mode: str) -> str:
         return stable_hash(self.settings(mode))
