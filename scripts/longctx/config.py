@@ -294,6 +294,7 @@ class Campaign:
             "num_hidden_layers": model["layers"],
             "num_attention_heads": model["heads"],
             "num_key_value_heads": model["kv_heads"],
+            "vocab_size": model["vocabulary"],
         }
         return ["--geometry", orjson.dumps(geometry).decode()]
 
