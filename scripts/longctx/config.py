@@ -378,9 +378,14 @@ class Campaign:
         options = {"python": self.raw["serve"]["python"]} if kind == "local" else dict(self.raw[kind])
         return Launcher(kind=kind, options=options)
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the metadata of its Parquets says: the campaign's name, and which configuration made the file."""
+        return {"campaign": self.name, "config_hash": stable_hash(self.raw)}
+
     def save(self) -> Path:
         """Write the configuration to a file named by its content, so that no running job sees another's."""
-        path = self.results / ".config" / f"{stable_hash(self.raw)}.json"
+        path = self.results / ".config" / f"{self.labels['config_hash']}.json"
         if not path.exists():
             write_atomic(path, orjson.dumps(self.raw, option=orjson.OPT_INDENT_2))
         return path

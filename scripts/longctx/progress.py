@@ -223,7 +223,7 @@ class Sampler:
 
 
 def progress_rows(samples: Iterable[Progress], **labels: Any) -> list[dict[str, Any]]:
-    """Return rows of tables.PROGRESS; `labels` are length, pass_index and request_index."""
+    """Return rows of tables.PROGRESS; `labels` are those columns that name the request."""
     return [
         {
             **labels,

@@ -171,7 +171,7 @@ def test_unchanged_samples_do_not_fill_the_table() -> None:
 
 
 def test_rows_fit_the_table() -> None:
-    rows = progress_rows([Progress(1.0, 10, 20, 10.0, 1.0)], length=20, pass_index=1, request_index=0)
+    rows = progress_rows([Progress(1.0, 10, 20, 10.0, 1.0)], length=20, pass_index=1, request_index=0, role="cold")
     assert pa.Table.from_pylist(rows, schema=tables.PROGRESS).to_pylist() == rows
 
 
