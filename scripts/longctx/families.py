@@ -15,7 +15,7 @@ from longctx.geometry import Attention, Geometry, Layer, State
 # Class defaults that released config.json files rely on (transformers 4.50 and 5: configuration_gemma3.py).
 _GEMMA3_DEFAULTS = {
     "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
-    "sliding_window_pattern": 6, "tie_word_embeddings": True, "max_position_embeddings": 131072,
+    "sliding_window_pattern": 6, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
@@ -392,6 +392,5 @@ def build_geometry(config: Mapping[str, Any], name: str) -> Geometry:
         name=name, model_type=model_type, layers=layers, vocab_size=fields.count("vocab_size"),
         hidden_size=fields.count("hidden_size"), embedding_parameters=table,
         head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
-        dtype_bytes=dtype_bytes, linear_bytes=linear_bytes, expert_bytes=expert_bytes,
-        max_position=fields.get("max_position_embeddings", "model_max_length", default=None), notes=notes,
+        dtype_bytes=dtype_bytes, linear_bytes=linear_bytes, expert_bytes=expert_bytes, notes=notes,
     )  # fmt: skip

@@ -12,7 +12,6 @@ import numpy as np
 import orjson
 
 from longctx import checkpoints, limits, progress, prompt, tables
-from longctx.body import Ids
 from longctx.campaignplan import plan_of
 from longctx.config import Campaign, Point
 from longctx.errors import ConfigError, GeometryError, ServerError
@@ -23,6 +22,7 @@ from longctx.owner import ending_with_owner
 from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
 from longctx.server import serve
+from longctx.tokenfile import Ids
 from longctx.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
 
 Say = Callable[[str], None]

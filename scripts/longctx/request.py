@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from longctx import checkpoints, client, judge, metrics, progress
-from longctx.body import Ids
+from longctx import checkpoints, client, judge, metrics, progress, rates
 from longctx.config import Campaign
 from longctx.journal import JournalError
 from longctx.live import Live
@@ -17,6 +16,7 @@ from longctx.power import PowerSampler
 from longctx.redact import redact
 from longctx.server import Server
 from longctx.server.facts import jit_lines
+from longctx.tokenfile import Ids
 
 # Log lines kept with a row; the whole log stays in its file.
 LOG_LINES = 20
@@ -173,7 +173,7 @@ class Session:
             "ignore_eos": True,
             "e2e_s": answer.e2e_s if judged.status != "failed" else None,
             "chunks": len(answer.chunks),
-            "coalesced": client.coalesced(answer.chunks) if answer.chunks else None,
+            "coalesced": rates.coalesced(answer.chunks) if answer.chunks else None,
             "starved_s": answer.starved_s,
             "jit_events": len(seen.jit_lines),
             "synthetic_weights": self.campaign.synthetic_weights,

@@ -25,7 +25,6 @@ class Server:
     contract: list[dict[str, Any]]
     env_json: str
     command: list[str] = field(default_factory=list)
-    has_metrics: bool = True
     api_key: str | None = field(default=None, repr=False)
     log: Log | None = None
     kept: Kept | None = None
@@ -59,10 +58,6 @@ class Server:
             return "the external server no longer answers"
         self.kept.settle()
         return f"the server {exit_words(self.kept.exit_code)}: {telling(self.log.lines())}"
-
-    def log_problem(self) -> str | None:
-        """Return why log lines are lost (a full disk), None while all is well."""
-        return self.kept.log_error[1] if self.kept and self.kept.log_error else None
 
     def log_offset(self) -> int:
         """Return the log's size in bytes now, to be given to `log_between`."""
