@@ -1,6 +1,7 @@
 """A campaign's configuration: validated against the schema, defaults filled in, questions answered.
 
-The only module that reads configuration keys; everything else takes the objects made here.
+Keys that belong together (a recipe, a point's requests, a script's arguments) are read here; a module that needs one
+value of its own section takes it from `Campaign.raw`, where every key has its default.
 """
 
 import re
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
 import yaml
 
+from longctx import schema
 from longctx.errors import ConfigError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
@@ -28,48 +29,12 @@ OPERATIONAL = {
 }
 
 
-def _load_schema() -> dict[str, Any]:
-    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    return schema
-
-
-def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return `value` with every default of `schema` filled in, recursively."""
-    if not isinstance(value, dict) or "properties" not in schema:
-        return value
-    filled = {}
-    for key, part in schema["properties"].items():
-        if key in value:
-            filled[key] = _with_defaults(part, value[key])
-        elif "default" in part:
-            filled[key] = _with_defaults(part, part["default"])
-    return filled
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    """Say a schema violation in one sentence that starts with the path of the key."""
-    path = ".".join(str(part) for part in error.absolute_path)
-    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    where = f"config key {path}" if path else "config"
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(schema.get("properties", {}))
-        unknown = [f"{path}.{key}" if path else key for key in error.instance if key not in known]
-        return f"config key {', '.join(unknown)}: unknown; known here: {', '.join(known)}"
-    if error.validator == "required":
-        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
-    if error.validator in ("anyOf", "pattern") and ("length" in path or path in ("from", "to", "repeats.up_to")):
-        return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
-    meaning = schema.get("description", "").rstrip(".")
-    return f"{where}: {error.message}" + (f" ({meaning})" if meaning else "")
-
-
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
-    schema = _load_schema()
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
-    if errors:
-        raise ConfigError(_sentence(errors[0]))
-    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    rules: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
+    if problem := schema.violation(rules, config):
+        raise ConfigError(problem)
+    filled: dict[str, Any] = schema.with_defaults(rules, dict(config))
     _check_sense(filled)
     return filled
 
@@ -98,12 +63,16 @@ def _check_sense(config: dict[str, Any]) -> None:
         _check_external(config)
     if config["checkpoint"] and config["launcher"] != "external" and config["serve"]["cpu_kv_cache_gib"]:
         raise ConfigError("config key checkpoint: vLLM offloads KV blocks on GPUs only; remove it for a CPU server")
-    need = config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if "reuse" in config["modes"] else 0)
+    need = max(_tokens_after_prompt(config, mode) for mode in config["modes"])
     if config["serve"]["headroom_tokens"] < need:
         raise ConfigError(
             f"config key serve.headroom_tokens: {config['serve']['headroom_tokens']} tokens cannot hold the"
             f" {need} tokens that follow a prompt; raise it to {need} or more"
         )
+
+
+def _tokens_after_prompt(config: Mapping[str, Any], mode: str) -> int:
+    return int(config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if mode == "reuse" else 0))
 
 
 def _check_model_exists(model: Mapping[str, Any]) -> None:
@@ -231,6 +200,10 @@ class Campaign:
         if point.mode == "decode_only":
             return [("decode_only", 0)]
         return [("cold", 0), *(("reuse", i) for i in range(1, self.raw["reuse"]["queries"] + 1))]
+
+    def tokens_after_prompt(self, mode: str) -> int:
+        """Tokens that a request adds to its prompt: the answer, and in mode reuse the query before it."""
+        return _tokens_after_prompt(self.raw, mode)
 
     @property
     def caching(self) -> bool:

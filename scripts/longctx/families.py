@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longctx.configfields import Fields, weight_bytes
 from longctx.geometry import Attention, Geometry, Layer, State
+from longctx.modelfields import Fields, weight_bytes
 
 # Class defaults that released config.json files rely on (transformers 4.50 and 5: configuration_gemma3.py).
 _GEMMA3_DEFAULTS = {
