@@ -123,7 +123,7 @@ class _Job:
         for point, record in self.records.items():
             if any(checkpoints.useless(record.unfinished(*key)) for key in record.missing()):
                 self.live.say(
-                    f"{point.name}: two attempts got no further with the checkpoint, so the prefill starts anew without it"
+                    f"{point.name}: two attempts got no further with the checkpoint: the prefill starts anew without it"
                 )
                 checkpoints.remove(self.checkpoint_dir)
 
