@@ -20,6 +20,7 @@ from longctx.plan import (
     hold_table,
     length_name,
     max_context,
+    needed_tokens,
     nodes_table,
     plan_campaign,
     plan_point,
@@ -73,6 +74,8 @@ def test_weights_alone_may_not_fit() -> None:
 
 
 def test_1024_in_and_16_out_need_1040() -> None:
+    assert needed_tokens(1024, Settings(max_new_tokens=16, headroom_tokens=1)) == 1040
+    assert needed_tokens(1024, Settings(max_new_tokens=16, headroom_tokens=64)) == 1088, "new tokens count in it"
     tokens_of = {"max_new_tokens": 16, "headroom_tokens": 1, "cpu_kv_gib": 1.0}
     block = 128
     tiny = replace(LLAMA, layers=(replace(LLAMA.layers[0], count=1),))
@@ -146,6 +149,13 @@ def test_each_mode_starts_servers_of_its_own(scope: str, starts: int) -> None:
     points = [(mode, length) for mode in ("prefill", "decode_only") for length in (1024, 2048)]
     rows = plan_campaign(KIMI, H200, Parallelism(), points, settings)
     assert sum(row["est_hours"] for row in rows) == pytest.approx(starts, abs=0.01)
+
+
+@pytest.mark.parametrize(("length", "step_s"), [(1024, 0.004), (64 * MI, 0.060)])
+def test_a_decode_step_is_planned_as_long_as_the_published_one(length: int, step_s: float) -> None:
+    settings = replace(PUBLISHED, passes=1, start_s=0.0, max_new_tokens=128)
+    row = plan_point(KIMI, MI355X, TP8, settings, length, mode="decode_only")
+    assert row["est_hours"] * 3600 / 128 == pytest.approx(step_s, rel=0.15)
 
 
 def test_hold_table_covers_splits_and_precisions() -> None:
