@@ -174,6 +174,7 @@ class Campaign:
 
     @property
     def scope(self) -> str:
+        """How long one server lives: 'point', 'pass' or 'campaign', which an external one always does."""
         return "campaign" if self.raw["launcher"] == "external" else str(self.raw["serve"]["scope"])
 
     def lengths(self, mode: str = "prefill") -> list[int]:
@@ -207,6 +208,7 @@ class Campaign:
 
     @property
     def caching(self) -> bool:
+        """Whether the servers of cold prompts keep prefixes: asked for, or since checkpoints need it."""
         return bool(self.raw["serve"]["prefix_caching"] or self.raw["checkpoint"])
 
     @property
@@ -294,6 +296,7 @@ class Campaign:
         return {key: self.raw[key] for key in keys} | {"lengths": {mode: self.lengths(mode) for mode in self.modes}}
 
     def recipe_hash(self, mode: str) -> str:
+        """16 hex digits that differ where any of `settings` does."""
         return stable_hash(self.settings(mode))
 
     def recipe(self, mode: str, length: int, checkpoint_dir: Path | None = None) -> Recipe:
@@ -347,6 +350,7 @@ class Campaign:
         return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
     def launcher(self) -> Launcher:
+        """Who starts the server, with the options of that launcher's own section."""
         kind = str(self.raw["launcher"])
         options = {"python": self.raw["serve"]["python"]} if kind == "local" else dict(self.raw[kind])
         return Launcher(kind=kind, options=options)

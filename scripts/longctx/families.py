@@ -150,6 +150,7 @@ def mamba1(fields: Fields, dtype_bytes: int) -> Part:
 
 
 def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Part:
+    """Feed-forward of width `inner`: gate, up and down projection, or without the gate where `matrices` is 2."""
     hidden = fields.count("hidden_size")
     parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
     return Part(parameters, parameters, width=(matrices - 1) * inner)

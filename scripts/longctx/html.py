@@ -110,6 +110,7 @@ def raw_rows(given: ReportInput) -> Table:
 
 
 def raw_cell(row: Row, field: str) -> Cell:
+    """Return one field of a row as a cell; a length links to the point's rows."""
     value = row.get(field)
     if field == "length":
         return Cell(format_length(row["length"]), row["length"], "", (row["mode"], row["length"]))

@@ -127,17 +127,20 @@ class Planner:
     measured: Mapping[int, float]
     curve: Curve | None
 
-    def bound_s(self, length: int) -> float | None:
+    def ttft_bound_s(self, length: int) -> float | None:
+        """Return the least TTFT in s that the hardware allows, None on a CPU."""
         if self.hardware is None:
             return None
         return ttft_bound_s(self.geometry, self.hardware, self.parallelism, length, self.settings.kv_dtype)
 
-    def decode_bound(self, length: int) -> float | None:
+    def decode_bound_tok_s(self, length: int) -> float | None:
+        """Return the most tokens/s behind `length` tokens, None on a CPU."""
         if self.hardware is None:
             return None
         return decode_bound_tok_s(self.geometry, self.hardware, self.parallelism, length, self.settings.kv_dtype)
 
     def estimate(self, length: int) -> Estimate | None:
+        """Return the TTFT to expect, None where nothing measured or published says anything."""
         bound = None
         if self.hardware is not None:
             bound = partial(
@@ -156,8 +159,8 @@ class Planner:
         estimate = self.estimate(length)
         if mode != "decode_only" and estimate is None:
             return None
-        bound = self.decode_bound(length)
-        step_s = DECODE_STEP_S + (1 / bound / DECODE_SHARE_OF_BOUND if bound else 0.0)
+        bound_tok_s = self.decode_bound_tok_s(length)
+        step_s = DECODE_STEP_S + (1 / bound_tok_s / DECODE_SHARE_OF_BOUND if bound_tok_s else 0.0)
         decodes = requests * self.settings.max_new_tokens * step_s
         prefills = {"prefill": requests, "reuse": 1}.get(mode, 0) * (estimate.ttft_s if estimate else 0.0)
         default_start = CPU_START_S if self.hardware is None else GPU_START_S
@@ -178,8 +181,8 @@ class Planner:
             "weight_bytes_per_rank": weight_bytes_per_rank(self.geometry, self.parallelism),
             "capacity_tokens": capacity,
             "fits": None if memory is None else reason is None,
-            "ttft_bound_s": None if mode == "decode_only" else self.bound_s(length),
-            "decode_bound_tok_s": self.decode_bound(length),
+            "ttft_bound_s": None if mode == "decode_only" else self.ttft_bound_s(length),
+            "decode_bound_tok_s": self.decode_bound_tok_s(length),
             "est_ttft_s": estimate and estimate.ttft_s,
             "est_ttft_low_s": estimate and estimate.low_s,
             "est_ttft_high_s": estimate and estimate.high_s,

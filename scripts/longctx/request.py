@@ -139,7 +139,7 @@ class Session:
                 api_key=server.api_key,
                 alive=server.alive,
                 stalled=watchdog.stalled,
-                on_token=sampler.first_token,
+                on_token=sampler.token_came,
                 extra_body=extra_body,
             )
 
