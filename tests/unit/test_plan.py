@@ -143,6 +143,12 @@ def test_modes_cost_what_they_send() -> None:
     assert decode_only["ttft_bound_s"] is decode_only["est_ttft_s"] is None
 
 
+def test_a_campaign_takes_the_hours_of_what_runs_and_is_unknown_where_one_of_these_is() -> None:
+    runs, refused = {"reason": None, "est_hours": 2.0}, {"reason": "does_not_fit", "est_hours": None}
+    assert campaign_hours([runs, refused, runs]) == 4.0
+    assert campaign_hours([runs, {"reason": None, "est_hours": None}]) is None
+
+
 @pytest.mark.parametrize(("scope", "starts"), [("point", 8), ("pass", 4), ("campaign", 2)])
 def test_each_mode_starts_servers_of_its_own(scope: str, starts: int) -> None:
     settings = Settings("fp8", 0.95, passes=2, max_new_tokens=1, start_s=3600.0, scope=scope)
