@@ -79,7 +79,7 @@ class Session:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # What this host's GPUs draw is not the work of a server that somebody else started.
-        power = PowerSampler() if server.kept else None
+        power = PowerSampler(server.gpu_numbers()) if server.kept else None
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
             answer = self._stream(prompt, new_tokens, before, shown, extra_body)

@@ -176,6 +176,13 @@ def test_published_and_probed_bounds() -> None:
     assert decode_bound_tok_s(KIMI, node, Parallelism(tensor=8), 2**26, "fp8") == pytest.approx(29, rel=0.02)
 
 
+@pytest.mark.parametrize("tokens", [1024, 2**20])
+def test_one_gpu_moves_the_bytes_of_a_decode_step_at_its_bandwidth(tokens: int) -> None:
+    h200 = load_hardware("H200")
+    expected = h200.hbm_bytes_per_s / KIMI.decode_bytes(tokens, "fp8")
+    assert decode_bound_tok_s(KIMI, h200, Parallelism(), tokens, "fp8") == pytest.approx(expected)
+
+
 def test_no_measurement_beats_its_bound() -> None:
     for gpu, count, split, file, ttft, decode in (
         ("MI355X", 8, Parallelism(tensor=8), "mi355x-published.csv", "ttft_s_mean", "decode_tok_s_mean"),
