@@ -176,6 +176,15 @@ def test_a_summary_that_lacks_a_point_is_out_of_date(at_s: float) -> None:
     assert newer(summary)
 
 
+def test_a_mark_of_the_same_moment_as_the_summary_is_no_proof() -> None:
+    *_, summary = make(POINTS[0], "summary")
+    mark_stale(campaign())
+    at_ns = stale_mark(campaign()).stat().st_mtime_ns
+    os.utime(summary, ns=(at_ns, at_ns))
+    mark_stale(campaign())
+    assert newer(summary)
+
+
 def test_the_mark_changes_its_content_since_snakemake_compares_it() -> None:
     make(POINTS[0], "summary")
     mark_stale(campaign())

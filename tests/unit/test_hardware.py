@@ -154,6 +154,10 @@ def test_windows_cost_a_constant() -> None:
     mistral = KIMI.from_config(LLAMA | {"model_type": "mistral", "sliding_window": 4096})
     assert capacity_tokens(mistral, Parallelism(), 8 * GIB, "fp8") is None
     assert capacity_tokens(mistral, Parallelism(), 1000, "fp8") == 0
+    # vLLM's null block, and the blocks of 4095 + 8192 tokens, and one, since these need not begin with a block.
+    least = (1 + 768 + 1) * 16 * mistral.kv_bytes(1, "fp8")
+    assert capacity_tokens(mistral, Parallelism(), least, "fp8") is None
+    assert capacity_tokens(mistral, Parallelism(), least - 1, "fp8") == 0
     gemma = read_geometry("gemma-3-27b")
     capacity = capacity_tokens(gemma, Parallelism(), 64 * GIB, "bfloat16")
     assert capacity is not None
