@@ -43,7 +43,7 @@ def main() -> int:
     ]
     show(found)
     if args.out:
-        tables.write_rows(args.out, tables.COMPARISON, compare.rows_of(found))
+        tables.write_rows(args.out, tables.COMPARISON, compare.rows_of(found), campaign.labels if campaign else None)
     failed = any(c.having("slower") or (args.strict and c.slower_unproven()) for c in found)
     return SLOWER if failed else 0
 

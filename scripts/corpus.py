@@ -18,7 +18,7 @@ def build(args: argparse.Namespace) -> None:
         spec = corpus.CorpusSpec(args.corpus, order)
         metadata = corpus.build_stream(spec, tokenizer, args.tokens, args.out, progress)
     if (cycles := n_cycles(metadata, args.tokens)) > 1:
-        print(f"corpus: shorter than {args.tokens} tokens, so it is repeated; cycle {cycles} is begun", file=sys.stderr)
+        print(f"corpus: shorter than {args.tokens} tokens, so it is read {cycles} times", file=sys.stderr)
 
 
 def fetch(args: argparse.Namespace) -> None:

@@ -23,8 +23,8 @@ def main() -> None:
     rows = [{name: row.get(name) for name in tables.MEASUREMENTS.names} for row in found.rows]
     servers = [{name: row.get(name) for name in tables.SERVERS.names} for row in found.servers]
     args.out.mkdir(parents=True, exist_ok=True)
-    tables.write_rows(args.out / "rows.parquet", tables.MEASUREMENTS, rows, {"campaign": campaign.name})
-    tables.write_rows(args.out / "servers.parquet", tables.SERVERS, servers, {"campaign": campaign.name})
+    tables.write_rows(args.out / "rows.parquet", tables.MEASUREMENTS, rows, campaign.labels)
+    tables.write_rows(args.out / "servers.parquet", tables.SERVERS, servers, campaign.labels)
     (args.out / "recipe.yaml").write_text(yaml.safe_dump(campaign.raw, sort_keys=False))
     for name in FILES:
         shutil.copyfile(campaign.results / name, args.out / name)

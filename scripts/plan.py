@@ -108,7 +108,8 @@ def main() -> None:
     if args.text:
         tables.write_atomic(args.text, text.encode())
     if args.out:
-        tables.write_rows(args.out, tables.PLAN, plan.rows, {"model": plan.geometry.name})
+        labels = {"model": plan.geometry.name} | (campaign.labels if campaign else {})
+        tables.write_rows(args.out, tables.PLAN, plan.rows, labels)
     if args.figure:
         synthetic = campaign is not None and campaign.synthetic_weights
         kvfigure.draw(

@@ -21,11 +21,10 @@ def main() -> None:
     found = gather.gather(campaign, args.length, tolerant=args.partial)
     rows = summary.summarise(found.rows, found.expected, found.plan, gather.price_of(campaign))
     out = args.out or campaign.results / "summary.parquet"
-    metadata = {"campaign": campaign.name}
     if args.length is None:
         summary.write_csv(out.with_suffix(".csv"), rows)
-        tables.write_rows(out.with_name("fits.parquet"), tables.FITS, summary.fits(rows), metadata)
-    tables.write_rows(out, tables.SUMMARY, rows, metadata)
+        tables.write_rows(out.with_name("fits.parquet"), tables.FITS, summary.fits(rows), campaign.labels)
+    tables.write_rows(out, tables.SUMMARY, rows, campaign.labels)
 
 
 if __name__ == "__main__":

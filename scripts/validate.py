@@ -8,7 +8,7 @@ from longctx.errors import LongctxError, PromptError
 from longctx.lengths import format_length, parse_length
 from longctx.tables import VALIDATION, write_rows
 from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
-from longctx.validate import validate
+from longctx.validate import model_vocab_size, validate
 
 
 def main() -> None:
@@ -16,12 +16,13 @@ def main() -> None:
     parser.add_argument("--prompt", required=True)
     add_tokenizer_arguments(parser)
     parser.add_argument("--length", type=parse_length, required=True, help="tokens that the prompt must have")
-    parser.add_argument("--model-vocab-size", type=int, help="size of the model's embedding, where it is known")
+    parser.add_argument("--model-vocab-size", type=int, help="default: that of the config.json beside the tokenizer")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
     with Progress(f"validate {format_length(args.length)}", args.length) as progress:
-        row = validate(args.prompt, tokenizer, args.length, args.model_vocab_size, progress)
+        vocab_size = args.model_vocab_size or model_vocab_size(args.tokenizer)
+        row = validate(args.prompt, tokenizer, args.length, vocab_size, progress)
         progress(args.length)
     write_rows(args.out, VALIDATION, [row])
     if not row["ok"]:

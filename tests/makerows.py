@@ -112,7 +112,7 @@ def _with_faults(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     died = "EngineCore died: torch.OutOfMemoryError: <tried> to allocate 2.00 GiB & failed"
     rows.append(bad_row("server_died", length=1 << 20, pass_index=3) | {"detail": died})
     marked = next(r for r in rows if r["mode"] == "prefill" and r["length"] == 1 << 19 and r["role"] == "cold")
-    marked |= {"role": "resumed", "ttft_s": None, "prefill_s": None, "overhead_s": None, "queue_s": None,
+    marked |= {"ttft_s": None, "prefill_s": None, "overhead_s": None, "queue_s": None,
                "reason": "resumed", "reasons": ["resumed"], "cached_tokens": 262_144, "resumed_from": 262_144,
                "stitched_prefill_s": 34.4, "stitched_error_s": 0.9,
                "detail": "prefill took 262144 tokens back from a checkpoint"}  # fmt: skip

@@ -1,22 +1,20 @@
 """The JSON body of a completion request, streamed: 64Mi token ids never exist twice in memory.
 
-A prompt is anything that can hand out its token ids in pieces, as often as asked (`Prompt`): a numpy array,
-a prompt Parquet, or pieces put together by `Assembled`.
+A prompt is anything that can hand out its token ids in pieces, as often as asked (`Prompt`): a numpy array or a prompt
+Parquet.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from longctx.errors import PromptError
-from longctx.tokenfile import iter_ids
+from longctx.tokenfile import Ids, iter_ids
 
-Ids: TypeAlias = npt.NDArray[np.uint32]
 PIECE_IDS = 1 << 18
 _POWERS_OF_TEN = tuple(10**k for k in range(1, 10))
 
@@ -47,29 +45,6 @@ class ParquetPrompt:
     def chunks(self) -> Iterator[Ids]:
         for ids in iter_ids(self.path):
             yield from ArrayPrompt(ids).chunks()
-
-
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """`base` with its first len(head) ids replaced by `head`, and `tail` appended."""
-
-    base: Prompt
-    head: Ids | None = None
-    tail: Ids | None = None
-
-    def chunks(self) -> Iterator[Ids]:
-        skip = 0
-        if self.head is not None:
-            yield from ArrayPrompt(self.head).chunks()
-            skip = len(self.head)
-        for piece in self.base.chunks():
-            if skip < len(piece):
-                yield piece[skip:]
-            skip = max(0, skip - len(piece))
-        if skip:
-            raise PromptError(f"the prompt is {skip} token ids shorter than the head that should replace its start")
-        if self.tail is not None:
-            yield from ArrayPrompt(self.tail).chunks()
 
 
 def as_prompt(prompt: "Path | str | Ids | Prompt") -> Prompt:

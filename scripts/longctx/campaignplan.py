@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from longctx.config import Campaign
-from longctx.config import Point as CampaignPoint
+from longctx.config import ROOT, Campaign, Point
 from longctx.geometry import Geometry, read_geometry
 from longctx.hardware import Hardware, Parallelism, load_hardware
 from longctx.plan import Settings, plan_campaign
@@ -43,10 +41,13 @@ def plan_of(campaign: Campaign, measured: Mapping[int, float] | None = None) -> 
     settings, parallelism = _settings(campaign, max(length for _, length in points))
 
     def requests(mode: str, length: int) -> int:
-        roles = [role for role, _ in campaign.requests(CampaignPoint(length, 1, mode))]
+        roles = [role for role, _ in campaign.requests(Point(length, 1, mode))]
         return sum(role == "reuse" for role in roles) if mode == "reuse" else len(roles)
 
-    rows = plan_campaign(geometry, hardware, parallelism, points, settings, requests=requests, measured=measured)
+    rows = plan_campaign(
+        geometry, hardware, parallelism, points, settings,
+        requests=requests, passes=campaign.passes_of, measured=measured,
+    )  # fmt: skip
     lengths = tuple(sorted({length for _, length in points}))
     return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
 
@@ -56,7 +57,7 @@ def _geometry(campaign: Campaign) -> Geometry:
     if campaign.raw["model"]["source"] != "synthetic":
         return geometry
     of = campaign.raw["model"]["geometry"]
-    name = read_geometry(Path(__file__).parents[2] / of).name if of else "a tiny Llama"
+    name = read_geometry(ROOT / of).name if of else "a tiny Llama"
     return replace(geometry, name=f"{name} (random weights)")
 
 

@@ -17,13 +17,12 @@ from typing import Any
 import httpcore
 import orjson
 
-from longctx.body import Body, Ids, Prompt, as_prompt
+from longctx.body import Body, Prompt, as_prompt
 from longctx.connection import CONNECT_TIMEOUT_S, Failure, Watch, WatchedBackend, run_delay_s
-from longctx.rates import Chunk, Itl, client_decode_tok_s, coalesced, itl
+from longctx.rates import Chunk
 from longctx.redact import redact
 from longctx.sse import SseParser
-
-__all__ = ["Answer", "Chunk", "Itl", "client_decode_tok_s", "coalesced", "itl", "stream"]
+from longctx.tokenfile import Ids
 
 ERROR_BODY_BYTES = 1 << 16
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)

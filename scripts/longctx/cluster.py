@@ -66,7 +66,7 @@ class NodeRequest:
         if row is None or row["est_hours"] is None:
             return None
         slow = row["est_ttft_high_s"] / row["est_ttft_s"] if row["est_ttft_s"] else 1.0
-        return float(row["est_hours"] / self._campaign.passes * slow)
+        return float(row["est_hours"] / self._campaign.passes_of(point.mode) * slow)
 
     def _plan(self) -> dict[tuple[str, int], dict[str, Any]]:
         try:

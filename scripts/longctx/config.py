@@ -1,6 +1,7 @@
 """A campaign's configuration: validated against the schema, defaults filled in, questions answered.
 
-The only module that reads configuration keys; everything else takes the objects made here.
+Keys that belong together (a recipe, a point's requests, a script's arguments) are read here; a module that needs one
+value of its own section takes it from `Campaign.raw`, where every key has its default.
 """
 
 import re
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
 import yaml
 
+from longctx import schema
 from longctx.errors import ConfigError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
@@ -28,48 +29,12 @@ OPERATIONAL = {
 }
 
 
-def _load_schema() -> dict[str, Any]:
-    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    return schema
-
-
-def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return `value` with every default of `schema` filled in, recursively."""
-    if not isinstance(value, dict) or "properties" not in schema:
-        return value
-    filled = {}
-    for key, part in schema["properties"].items():
-        if key in value:
-            filled[key] = _with_defaults(part, value[key])
-        elif "default" in part:
-            filled[key] = _with_defaults(part, part["default"])
-    return filled
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    """Say a schema violation in one sentence that starts with the path of the key."""
-    path = ".".join(str(part) for part in error.absolute_path)
-    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    where = f"config key {path}" if path else "config"
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(schema.get("properties", {}))
-        unknown = [f"{path}.{key}" if path else key for key in error.instance if key not in known]
-        return f"config key {', '.join(unknown)}: unknown; known here: {', '.join(known)}"
-    if error.validator == "required":
-        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
-    if error.validator in ("anyOf", "pattern") and ("length" in path or path in ("from", "to", "repeats.up_to")):
-        return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
-    meaning = schema.get("description", "").rstrip(".")
-    return f"{where}: {error.message}" + (f" ({meaning})" if meaning else "")
-
-
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
-    schema = _load_schema()
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
-    if errors:
-        raise ConfigError(_sentence(errors[0]))
-    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    rules: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
+    if problem := schema.violation(rules, config):
+        raise ConfigError(problem)
+    filled: dict[str, Any] = schema.with_defaults(rules, dict(config))
     _check_sense(filled)
     return filled
 
@@ -98,12 +63,16 @@ def _check_sense(config: dict[str, Any]) -> None:
         _check_external(config)
     if config["checkpoint"] and config["launcher"] != "external" and config["serve"]["cpu_kv_cache_gib"]:
         raise ConfigError("config key checkpoint: vLLM offloads KV blocks on GPUs only; remove it for a CPU server")
-    need = config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if "reuse" in config["modes"] else 0)
+    need = max(_tokens_after_prompt(config, mode) for mode in config["modes"])
     if config["serve"]["headroom_tokens"] < need:
         raise ConfigError(
             f"config key serve.headroom_tokens: {config['serve']['headroom_tokens']} tokens cannot hold the"
             f" {need} tokens that follow a prompt; raise it to {need} or more"
         )
+
+
+def _tokens_after_prompt(config: Mapping[str, Any], mode: str) -> int:
+    return int(config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if mode == "reuse" else 0))
 
 
 def _check_model_exists(model: Mapping[str, Any]) -> None:
@@ -205,6 +174,7 @@ class Campaign:
 
     @property
     def scope(self) -> str:
+        """How long one server lives: 'point', 'pass' or 'campaign', which an external one always does."""
         return "campaign" if self.raw["launcher"] == "external" else str(self.raw["serve"]["scope"])
 
     def lengths(self, mode: str = "prefill") -> list[int]:
@@ -232,8 +202,13 @@ class Campaign:
             return [("decode_only", 0)]
         return [("cold", 0), *(("reuse", i) for i in range(1, self.raw["reuse"]["queries"] + 1))]
 
+    def tokens_after_prompt(self, mode: str) -> int:
+        """Tokens that a request adds to its prompt: the answer, and in mode reuse the query before it."""
+        return _tokens_after_prompt(self.raw, mode)
+
     @property
     def caching(self) -> bool:
+        """Whether the servers of cold prompts keep prefixes: asked for, or since checkpoints need it."""
         return bool(self.raw["serve"]["prefix_caching"] or self.raw["checkpoint"])
 
     @property
@@ -294,6 +269,7 @@ class Campaign:
             "num_hidden_layers": model["layers"],
             "num_attention_heads": model["heads"],
             "num_key_value_heads": model["kv_heads"],
+            "vocab_size": model["vocabulary"],
         }
         return ["--geometry", orjson.dumps(geometry).decode()]
 
@@ -315,10 +291,12 @@ class Campaign:
 
     def plan_settings(self) -> dict[str, Any]:
         """Every setting that the plan depends on."""
-        keys = ("modes", "passes", "repeats", "max_new_tokens", "model", "serve", "hardware", "checkpoint", "reuse")
-        return {key: self.raw[key] for key in keys} | {m: self.lengths(m) for m in self.modes}
+        keys = ("modes", "passes", "repeats", "max_new_tokens", "reuse", "decode_only", "model", "launcher", "serve",
+                "hardware", "checkpoint")  # fmt: skip
+        return {key: self.raw[key] for key in keys} | {"lengths": {mode: self.lengths(mode) for mode in self.modes}}
 
     def recipe_hash(self, mode: str) -> str:
+        """16 hex digits that differ where any of `settings` does."""
         return stable_hash(self.settings(mode))
 
     def recipe(self, mode: str, length: int, checkpoint_dir: Path | None = None) -> Recipe:
@@ -372,13 +350,19 @@ class Campaign:
         return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
     def launcher(self) -> Launcher:
+        """Who starts the server, with the options of that launcher's own section."""
         kind = str(self.raw["launcher"])
         options = {"python": self.raw["serve"]["python"]} if kind == "local" else dict(self.raw[kind])
         return Launcher(kind=kind, options=options)
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the metadata of its Parquets says: the campaign's name, and which configuration made the file."""
+        return {"campaign": self.name, "config_hash": stable_hash(self.raw)}
+
     def save(self) -> Path:
         """Write the configuration to a file named by its content, so that no running job sees another's."""
-        path = self.results / ".config" / f"{stable_hash(self.raw)}.json"
+        path = self.results / ".config" / f"{self.labels['config_hash']}.json"
         if not path.exists():
             write_atomic(path, orjson.dumps(self.raw, option=orjson.OPT_INDENT_2))
         return path

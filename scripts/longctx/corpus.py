@@ -250,7 +250,7 @@ def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], No
     for entry in read_manifest(manifest):
         target = Path(folder) / entry["name"]
         if target.exists():
-            progress(f"{entry['name']}: there")
+            progress(f"{entry['name']}: already there")
             continue
         progress(f"{entry['name']}: cloning {entry['ref']}")
         part = target.with_name(f".{entry['name']}.part")

@@ -225,6 +225,7 @@ def hosts(given: ReportInput) -> Table:
 
 
 def fits(given: ReportInput) -> Table:
+    """The fitted curves with their range of lengths: TTFT in s, time per token in ms and ns per token of context."""
     rows: list[list[Cell | str]] = []
     for fit in given.fits:
         span = f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
@@ -282,6 +283,7 @@ def _distinct_lengths(rows: Iterable[Row]) -> list[str]:
 
 
 def outliers(given: ReportInput) -> Table:
+    """Requests far from the others of their length; they stay in every mean."""
     rows: list[list[Cell | str]] = [
         [Cell(point_name(row), row["length"]), f"{row['role']} {row['request_index']}", number(row.get("ttft_s"), 4),
          number(row.get("decode_tok_s"), 4)]
@@ -329,6 +331,7 @@ def _json_list(text: str | None) -> list[dict[str, Any]]:
 
 
 def contract(given: ReportInput) -> Table:
+    """Each setting that was asked of the servers, what they said, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
     rows: list[list[Cell | str]] = [
         [entry["setting"], *(_said(entry[key]) for key in ("asked", "actual", "source")),

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longctx.configfields import Fields, weight_bytes
 from longctx.geometry import Attention, Geometry, Layer, State
+from longctx.modelfields import Fields, weight_bytes
 
 # Class defaults that released config.json files rely on (transformers 4.50 and 5: configuration_gemma3.py).
 _GEMMA3_DEFAULTS = {
     "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
-    "sliding_window_pattern": 6, "tie_word_embeddings": True, "max_position_embeddings": 131072,
+    "sliding_window_pattern": 6, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
@@ -150,6 +150,7 @@ def mamba1(fields: Fields, dtype_bytes: int) -> Part:
 
 
 def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Part:
+    """Feed-forward of width `inner`: gate, up and down projection, or without the gate where `matrices` is 2."""
     hidden = fields.count("hidden_size")
     parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
     return Part(parameters, parameters, width=(matrices - 1) * inner)
@@ -392,6 +393,5 @@ def build_geometry(config: Mapping[str, Any], name: str) -> Geometry:
         name=name, model_type=model_type, layers=layers, vocab_size=fields.count("vocab_size"),
         hidden_size=fields.count("hidden_size"), embedding_parameters=table,
         head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
-        dtype_bytes=dtype_bytes, linear_bytes=linear_bytes, expert_bytes=expert_bytes,
-        max_position=fields.get("max_position_embeddings", "model_max_length", default=None), notes=notes,
+        dtype_bytes=dtype_bytes, linear_bytes=linear_bytes, expert_bytes=expert_bytes, notes=notes,
     )  # fmt: skip

@@ -35,6 +35,7 @@ class Look:
 
     @property
     def options(self) -> dict[str, Any]:
+        """What matplotlib's plot and errorbar take."""
         face = "none" if self.hollow else self.colour
         return {"color": self.colour, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
                 "markeredgecolor": self.colour, "markeredgewidth": 1.4, "linewidth": 1.2}  # fmt: skip

@@ -1,9 +1,8 @@
 """How long a prefill will take: fitted to what this campaign measured, else scaled from a published curve.
 
 A fit is t(L) = c + a*L + b*L**2, least squares of relative errors, long lengths weighted more, no coefficient below
-zero. A curve is scaled by
-the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L), so the share of the limit that the curve's own
-hardware reached at that length holds. Neither may undercut the bound.
+zero. A curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L), so the share of the
+limit that the curve's own hardware reached at that length holds. Neither may undercut the bound.
 """
 
 import csv
@@ -117,7 +116,7 @@ class Curve:
         return seconds * self.bound(tokens) / self.bound(inside)
 
 
-# file, model, GPU, count, parallelism, length column, TTFT column
+# file, GPU, count, parallelism, TTFT column
 _REFERENCES = (
     ("mi355x-published.csv", "MI355X", 8, Parallelism(tensor=8), "ttft_s_mean"),
     ("h200-probe.csv", "H200", 1, Parallelism(), "ttft_client_s"),

@@ -85,7 +85,9 @@ def _of_other_recipe(campaign: Campaign, point: Point, rows: Rows) -> str | None
     strange = [row for row in rows if row["recipe_hash"] != campaign.recipe_hash(point.mode)]
     if not strange:
         return None
-    header = Journal.open(journal_path(campaign, point)).header or {}
+    # Read only: a measurement may be writing to it.
+    path = journal_path(campaign, point)
+    header = Journal(path, journal.read(path)[0]).header or {}
     then = header.get("settings", {})
     now = campaign.settings(point.mode) | {"prompt_sha256": then.get("prompt_sha256")}
     changed = "; ".join(changed_settings(then, now)) if header else f"recipe {strange[0]['recipe_hash']}"

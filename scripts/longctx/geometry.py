@@ -94,7 +94,6 @@ class Geometry:
     dtype_bytes: int
     linear_bytes: float  # bytes per parameter of the layers (quantised checkpoints: fewer than dtype_bytes)
     expert_bytes: float
-    max_position: int | None
     notes: tuple[str, ...] = ()
 
     @staticmethod
@@ -154,10 +153,6 @@ class Geometry:
             other = (layer.parameters_active if active else layer.parameters) - experts
             total += layer.count * (experts * self.expert_bytes + other * self.linear_bytes)
         return total
-
-    @property
-    def quantised_weights(self) -> bool:
-        return min(self.linear_bytes, self.expert_bytes) < self.dtype_bytes
 
     @property
     def is_mla(self) -> bool:

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from longctx import details, report, story, style, views
+from longctx.config import Point
 from longctx.lengths import format_length
 from longctx.views import NONE, Cell, ReportInput, Row, Table, make
 
@@ -110,6 +111,7 @@ def raw_rows(given: ReportInput) -> Table:
 
 
 def raw_cell(row: Row, field: str) -> Cell:
+    """Return one field of a row as a cell; a length links to the point's rows."""
     value = row.get(field)
     if field == "length":
         return Cell(format_length(row["length"]), row["length"], "", (row["mode"], row["length"]))
@@ -158,9 +160,8 @@ def _cut(value: Any) -> str:
 
 def _files(given: ReportInput, row: Row, logs: Mapping[tuple[Any, ...], str | None], folder: Path) -> dict[str, str]:
     """Return label -> relative link of the files behind a row."""
-    run = f"pass{row.get('pass_index')}" if row["mode"] == "prefill" else f"{row['mode']}-pass{row.get('pass_index')}"
-    point = f"{format_length(row['length'])}/{run}"
-    log = logs.get((row["mode"], row["length"], row.get("pass_index")))
+    point = Point(row["length"], row["pass_index"], row["mode"]).name
+    log = logs.get((row["mode"], row["length"], row["pass_index"]))
     paths = {
         "rows": row.get("source"), "chunk trace": given.results / "traces" / f"{point}.parquet",
         "progress": given.results / "progress" / f"{point}.parquet",

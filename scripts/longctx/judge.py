@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from longctx import client, reasons
+from longctx import rates, reasons
 from longctx.client import Answer
 from longctx.metrics import Window, server_decode_tok_s
 
@@ -90,7 +90,7 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
     if seen.role == "reuse":
         if not cached:
             yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
-    elif seen.role in ("cold", "repeat", "resumed"):
+    elif seen.role in ("cold", "repeat"):
         if cached and seen.checkpoint_tokens is not None:
             yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
         elif seen.checkpoint_tokens and not cached:
@@ -115,7 +115,7 @@ def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:
         if not -seen.clock_tolerance * answer.ttft_s - 0.01 <= answer.ttft_s - server_s <= slack:
             yield "clock_disagreement", f"client TTFT {answer.ttft_s:.3f} s, server queue + prefill {server_s:.3f} s"
     decode_s = server_decode_s(window)
-    if decode_s and not client.coalesced(answer.chunks) and len(answer.chunks) > 1:
+    if decode_s and not rates.coalesced(answer.chunks) and len(answer.chunks) > 1:
         client_s = answer.chunks[-1].elapsed_s - answer.chunks[0].elapsed_s
         if abs(client_s - decode_s) > max(seen.clock_tolerance * decode_s, 0.05):
             yield "clock_disagreement", f"client decode {client_s:.3f} s, server decode {decode_s:.3f} s"
@@ -135,7 +135,7 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
     answer, window = seen.answer, seen.window
     if judged.status == "failed":
         return {}
-    slope = client.client_decode_tok_s(answer.chunks)
+    slope = rates.client_decode_tok_s(answer.chunks)
     rate = server_decode_tok_s(window, answer.completion_tokens)
     values: dict[str, Any] = {
         "decode_client_tok_s": slope,
@@ -155,6 +155,6 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
 
 
 def _itl(answer: Answer) -> dict[str, float | None]:
-    itl = client.itl(answer.chunks)
+    itl = rates.itl(answer.chunks)
     names = ("p50_s", "p90_s", "p99_s", "max_s")
     return {f"itl_{name}": getattr(itl, name) if itl else None for name in names}

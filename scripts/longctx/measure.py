@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from longctx import checkpoints, limits, progress, prompt, tables
-from longctx.body import Ids
+from longctx import checkpoints, kvlimit, progress, prompt, tables
 from longctx.campaignplan import plan_of
 from longctx.config import Campaign, Point
 from longctx.errors import ConfigError, GeometryError, ServerError
@@ -23,12 +22,15 @@ from longctx.owner import ending_with_owner
 from longctx.points import PointRecord, journal_path, only_one, rows_of
 from longctx.request import Session, refused_row
 from longctx.server import serve
+from longctx.tokenfile import Ids
 from longctx.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
 
 Say = Callable[[str], None]
 # Prompt variants (different from the first token on): measured requests take the first ones, their repetitions the
 # next, warm-ups the last.
 MEASURED_VARIANTS = 24
+# The request index of the warm-up that makes a killed server's prefix resident again, beyond those of all others.
+RESIDENT_AGAIN = 100
 
 
 def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
@@ -80,7 +82,7 @@ class _Job:
         headroom, longest = self.campaign.raw["serve"]["headroom_tokens"], max(todo).length
         room = (error.kv_tokens or longest + headroom) - headroom
         lost = [point for point in todo if point.length == longest or point.length > room]
-        limits.remember(self.campaign, min(lost), str(error))
+        kvlimit.remember(self.campaign, min(lost), str(error))
         return lost
 
     def _refused(self, point: Point) -> bool:
@@ -98,7 +100,7 @@ class _Job:
         planned = self.plan.get((point.mode, point.length), {})
         if planned.get("fits") is False:
             return "does_not_fit", " ".join(filter(None, (planned["reason"], planned["mend"])))
-        if skipped := limits.why_skipped(self.campaign, point):
+        if skipped := kvlimit.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
         if self.checkpoint_dir:
             # Points that share a server share the folder, which is emptied when all of them are done.
@@ -121,7 +123,7 @@ class _Job:
         for point, record in self.records.items():
             if any(checkpoints.useless(record.unfinished(*key)) for key in record.missing()):
                 self.live.say(
-                    f"{point.name}: two attempts got no further with the checkpoint, so it starts from nothing"
+                    f"{point.name}: two attempts got no further with the checkpoint: the prefill starts anew without it"
                 )
                 checkpoints.remove(self.checkpoint_dir)
 
@@ -199,7 +201,7 @@ class _Job:
     def _measure_point(self, session: Session, point: Point) -> None:
         record = self.records[point]
         if shortage := self._gate(session, point):
-            limits.remember(self.campaign, point, shortage)
+            kvlimit.remember(self.campaign, point, shortage)
             self._refuse([point], "kv_too_small", shortage)
             return
         if too_long := self._over_max_length(session, point):
@@ -210,7 +212,7 @@ class _Job:
         session.planned_ttft_s = self.plan.get((point.mode, point.length), {}).get("est_ttft_high_s")
         if self.mode == "reuse" and ("cold", 0) not in record.missing():
             # The prefix of an earlier, killed server is gone: make it resident again.
-            self._request(session, point, "warmup", 100)
+            self._request(session, point, "warmup", RESIDENT_AGAIN)
         for role, index in record.missing():
             self.live.phase(f"measuring, {role} {index}")
             row = self._request(session, point, role, index)
@@ -238,8 +240,7 @@ class _Job:
     def _gate(self, session: Session, point: Point) -> str | None:
         """Return a sentence with both numbers where the server's own KV capacity cannot hold the point."""
         capacity = session.server.capacity_tokens()
-        need = point.length + self.campaign.raw["max_new_tokens"]
-        need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        need = point.length + self.campaign.tokens_after_prompt(self.mode)
         if capacity is None or capacity >= need:
             return None
         return (
@@ -248,8 +249,8 @@ class _Job:
 
     def _over_max_length(self, session: Session, point: Point) -> str | None:
         """Return a sentence where the server accepts no prompt as long as this point; only an external one can."""
-        accepted, need = session.server.facts["max_model_len"], point.length + self.campaign.raw["max_new_tokens"]
-        need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        accepted = session.server.facts["max_model_len"]
+        need = point.length + self.campaign.tokens_after_prompt(self.mode)
         if accepted is None or need <= accepted:
             return None
         return f"the server accepts {accepted} tokens at most, this point needs {need}; nothing was sent"

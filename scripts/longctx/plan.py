@@ -3,6 +3,7 @@
 Pure arithmetic over `geometry`, `hardware`, `capacity`, `bounds` and `forecast`. Rows are of `tables.PLAN`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -126,17 +127,20 @@ class Planner:
     measured: Mapping[int, float]
     curve: Curve | None
 
-    def bound_s(self, length: int) -> float | None:
+    def ttft_bound_s(self, length: int) -> float | None:
+        """Return the least TTFT in s that the hardware allows, None on a CPU."""
         if self.hardware is None:
             return None
         return ttft_bound_s(self.geometry, self.hardware, self.parallelism, length, self.settings.kv_dtype)
 
-    def decode_bound(self, length: int) -> float | None:
+    def decode_bound_tok_s(self, length: int) -> float | None:
+        """Return the most tokens/s behind `length` tokens, None on a CPU."""
         if self.hardware is None:
             return None
         return decode_bound_tok_s(self.geometry, self.hardware, self.parallelism, length, self.settings.kv_dtype)
 
     def estimate(self, length: int) -> Estimate | None:
+        """Return the TTFT to expect, None where nothing measured or published says anything."""
         bound = None
         if self.hardware is not None:
             bound = partial(
@@ -150,20 +154,20 @@ class Planner:
         same_gpus = (self.curve.hardware.name, self.curve.hardware.count) == (self.hardware.name, self.hardware.count)
         return same_gpus and self.curve.geometry.layers == self.geometry.layers
 
-    def hours(self, mode: str, length: int, requests: int, starts: float) -> float | None:
-        """Return the hours of a rung over all passes: server starts, prefills and decodes."""
+    def hours(self, mode: str, length: int, requests: int, starts: float, passes: int) -> float | None:
+        """Return the hours of a rung over all its passes: server starts, prefills and decodes."""
         estimate = self.estimate(length)
         if mode != "decode_only" and estimate is None:
             return None
-        bound = self.decode_bound(length)
-        step_s = DECODE_STEP_S + (1 / bound / DECODE_SHARE_OF_BOUND if bound else 0.0)
+        bound_tok_s = self.decode_bound_tok_s(length)
+        step_s = DECODE_STEP_S + (1 / bound_tok_s / DECODE_SHARE_OF_BOUND if bound_tok_s else 0.0)
         decodes = requests * self.settings.max_new_tokens * step_s
         prefills = {"prefill": requests, "reuse": 1}.get(mode, 0) * (estimate.ttft_s if estimate else 0.0)
         default_start = CPU_START_S if self.hardware is None else GPU_START_S
         start_s = default_start if self.settings.start_s is None else self.settings.start_s
-        return self.settings.passes * (starts * start_s + prefills + decodes) / 3600
+        return passes * (starts * start_s + prefills + decodes) / 3600
 
-    def row(self, mode: str, length: int, requests: int = 1, starts: float = 1.0) -> dict[str, Any]:
+    def row(self, mode: str, length: int, requests: int, starts: float, passes: int) -> dict[str, Any]:
         """Return a tables.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
         memory = memory_of(self.geometry, self.hardware, self.parallelism, self.settings)
         capacity = sequence_capacity(self.geometry, self.hardware, self.parallelism, self.settings)
@@ -177,13 +181,13 @@ class Planner:
             "weight_bytes_per_rank": weight_bytes_per_rank(self.geometry, self.parallelism),
             "capacity_tokens": capacity,
             "fits": None if memory is None else reason is None,
-            "ttft_bound_s": None if mode == "decode_only" else self.bound_s(length),
-            "decode_bound_tok_s": self.decode_bound(length),
+            "ttft_bound_s": None if mode == "decode_only" else self.ttft_bound_s(length),
+            "decode_bound_tok_s": self.decode_bound_tok_s(length),
             "est_ttft_s": estimate and estimate.ttft_s,
             "est_ttft_low_s": estimate and estimate.low_s,
             "est_ttft_high_s": estimate and estimate.high_s,
             "est_source": estimate and estimate.source,
-            "est_hours": self.hours(mode, length, requests, starts) if reason is None else None,
+            "est_hours": self.hours(mode, length, requests, starts, passes) if reason is None else None,
             "reason": reason,
             "mend": mend,
         }
@@ -225,21 +229,27 @@ class Planner:
 def plan_campaign(
     geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, points: Sequence[tuple[str, int]],
     settings: Settings, *, requests: Callable[[str, int], int] = lambda mode, length: 1,
-    measured: Mapping[int, float] | None = None, curves: Sequence[Curve] | None = None,
+    passes: Callable[[str], int] | None = None, measured: Mapping[int, float] | None = None,
+    curves: Sequence[Curve] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return one tables.PLAN row per (mode, length) of `points`, hours over all passes.
 
-    `requests` gives the measured requests per point and pass (reuse: queries), `measured` the mean TTFT in seconds of
-    the lengths that this campaign has measured already. ConfigError where the model cannot be split so.
+    `requests` gives the measured requests per point and pass (reuse: queries), `passes` those of a mode (by default
+    settings.passes), `measured` the mean TTFT in seconds of the lengths that this campaign has measured already.
+    ConfigError where the model cannot be split so.
     """
     check_parallelism(geometry, parallelism)
     known = reference_curves() if curves is None else curves
     curve = nearest_curve(hardware, known) if hardware is not None else None
     planner = Planner(geometry, hardware, parallelism, settings, measured or {}, curve)
-    starts = {"point": 1.0, "pass": 1 / max(1, len(points))}.get(
-        settings.scope, 1 / max(1, len(points) * settings.passes)
-    )
-    return [planner.row(mode, length, requests(mode, length), starts) for mode, length in points]
+    rungs = Counter(mode for mode, _ in points)
+    passes_of = {mode: passes(mode) if passes else settings.passes for mode in rungs}
+
+    def starts(mode: str) -> float:
+        # Each mode has servers of its own.
+        return {"point": 1.0, "pass": 1 / rungs[mode]}.get(settings.scope, 1 / (rungs[mode] * passes_of[mode]))
+
+    return [planner.row(mode, n, requests(mode, n), starts(mode), passes_of[mode]) for mode, n in points]
 
 
 def plan_point(

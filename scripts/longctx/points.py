@@ -123,7 +123,7 @@ class PointRecord:
 
     def assemble(self, names: Iterable[str] = tuple(OUTPUTS)) -> None:
         """Write the point's Parquets: the last attempt of each request, with its trace and progress."""
-        metadata = {"campaign": self.campaign.name, "recipe_hash": self.campaign.recipe_hash(self.point.mode)}
+        metadata = self.campaign.labels | {"recipe_hash": self.campaign.recipe_hash(self.point.mode)}
         for table in names:
             kind, schema = OUTPUTS[table]
             known = [{k: v for k, v in row.items() if k in schema.names} for row in self.final(kind)]

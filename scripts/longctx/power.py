@@ -5,7 +5,6 @@ energy is None, never 0.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -94,22 +93,14 @@ TOOLS = (
 )
 
 
-def visible_gpus() -> tuple[int, ...] | None:
-    """Return the GPU numbers of CUDA_, HIP_ or ROCR_VISIBLE_DEVICES, None where all are visible or UUIDs are used."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if re.fullmatch(r"\d+(,\d+)*", value := os.environ.get(name, "")):
-            return tuple(int(part) for part in value.split(","))
-    return None
-
-
 @dataclass(slots=True)
 class PowerSampler:
     """Samples this host's GPUs between enter and exit; `energy()` afterwards. Never raises for a tool's sake.
 
-    gpus: the GPU numbers to count; by default the visible ones. Power of others' work on them is in it too.
+    gpus: the GPU numbers to count, None for all. Power of others' work on them is in it too.
     """
 
-    gpus: Sequence[int] | None = field(default_factory=visible_gpus)
+    gpus: Sequence[int] | None
     samples: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     _tool: Tool | None = None
     _process: "subprocess.Popen[str] | None" = None

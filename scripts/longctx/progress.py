@@ -32,6 +32,7 @@ class Cost:
     quadratic_s: float
 
     def at(self, tokens: float) -> float:
+        """Return the seconds for `tokens`."""
         return self.linear_s * tokens + self.quadratic_s * tokens * tokens
 
 
@@ -127,6 +128,7 @@ class Watchdog:
         self.idle_s = 0.0
 
     def stalled(self) -> bool:
+        """Whether the limit is reached: of a server with metrics, or of one that never showed any."""
         limit_s = self._blind_limit_s if self._last is None else self._stall_s
         return limit_s is not None and self.idle_s >= limit_s
 
@@ -134,8 +136,8 @@ class Watchdog:
 class Sampler:
     """Looks at a server about once a second in a thread of its own while a request runs (a context manager).
 
-    The first look comes after one interval, so that short requests are not disturbed; after `first_token` looks
-    are rare and only feed the watchdog. `before` is the reading taken before the request: what its cache holds is
+    The first look comes after one interval, so that short requests are not disturbed; after a token looks are
+    rare and only feed the watchdog. `before` is the reading taken before the request: what its cache holds is
     not counted, and the watchdog knows from it that the server has metrics. `observe` is one look, without thread.
     """
 
@@ -174,8 +176,8 @@ class Sampler:
         self._stop.set()
         self._thread.join()
 
-    def first_token(self, elapsed_s: float | None = None) -> None:
-        """Say that the prefill is over, or that one more token came (give it to the client as on_token)."""
+    def token_came(self, elapsed_s: float | None = None) -> None:
+        """Take note of a token, the first of which ends the prefill (give this to the client as on_token)."""
         self._decoding = True
         if self._watchdog is not None:
             self._watchdog.touch()
@@ -185,6 +187,7 @@ class Sampler:
             self.observe()
 
     def observe(self) -> Progress:
+        """Take one look now: feed the watchdog, keep a sample where tokens moved, and return what is known."""
         snapshot = self._scrape()
         if self._watchdog is not None:
             self._watchdog.feed(snapshot.activity() if snapshot else None)
@@ -223,7 +226,7 @@ class Sampler:
 
 
 def progress_rows(samples: Iterable[Progress], **labels: Any) -> list[dict[str, Any]]:
-    """Return rows of tables.PROGRESS; `labels` are length, pass_index and request_index."""
+    """Return rows of tables.PROGRESS; `labels` are those columns that name the request."""
     return [
         {
             **labels,

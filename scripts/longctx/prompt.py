@@ -264,9 +264,3 @@ def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
     """
     metadata = read_metadata(path)
     return _suffix(orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"]), index, n_tokens)
-
-
-def suffix_ids(tokenizer: "Tokenizer", index: int, n_tokens: int) -> Ids:
-    """Return the same as `read_suffix_ids`, from a tokenizer (with the first ids of an empty header)."""
-    firsts, _ = _header(tokenizer, "")
-    return _suffix(firsts, _question_ids(tokenizer), index, n_tokens)

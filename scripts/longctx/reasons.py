@@ -22,7 +22,6 @@ FAILED = {
     "invalid_prompt": "the prompt failed validation",
     "disk_full": "the checkpoint or result disk is full",
     "connection": "the connection was refused or broke",
-    "interrupted": "the run was stopped before this request finished",
     "unsupported": "this server cannot do what the mode needs",
 }
 

@@ -38,11 +38,7 @@ def to_markdown(given: ReportInput, folder: Path) -> str:
         *_figures(given, folder),
         *(_table(table, given, folder) for table in evidence(given) if table.rows),
         _failures(given, folder),
-        *(
-            _table(table, given, folder)
-            for table in (details.contract(given), details.environment(given))
-            if table.rows
-        ),
+        *(_table(table, given, folder) for table in system(given) if table.rows),
         _reproduce(given),
     ]
     return "\n".join(part for part in parts if part)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from longctx import checkpoints, client, judge, metrics, progress
-from longctx.body import Ids
+from longctx import checkpoints, client, judge, metrics, progress, rates
 from longctx.config import Campaign
 from longctx.journal import JournalError
 from longctx.live import Live
@@ -17,6 +16,7 @@ from longctx.power import PowerSampler
 from longctx.redact import redact
 from longctx.server import Server
 from longctx.server.facts import jit_lines
+from longctx.tokenfile import Ids
 
 # Log lines kept with a row; the whole log stays in its file.
 LOG_LINES = 20
@@ -79,7 +79,7 @@ class Session:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # What this host's GPUs draw is not the work of a server that somebody else started.
-        power = PowerSampler() if server.kept else None
+        power = PowerSampler(server.gpu_numbers()) if server.kept else None
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
             answer = self._stream(prompt, new_tokens, before, shown, extra_body)
@@ -139,7 +139,7 @@ class Session:
                 api_key=server.api_key,
                 alive=server.alive,
                 stalled=watchdog.stalled,
-                on_token=sampler.first_token,
+                on_token=sampler.token_came,
                 extra_body=extra_body,
             )
 
@@ -173,7 +173,7 @@ class Session:
             "ignore_eos": True,
             "e2e_s": answer.e2e_s if judged.status != "failed" else None,
             "chunks": len(answer.chunks),
-            "coalesced": client.coalesced(answer.chunks) if answer.chunks else None,
+            "coalesced": rates.coalesced(answer.chunks) if answer.chunks else None,
             "starved_s": answer.starved_s,
             "jit_events": len(seen.jit_lines),
             "synthetic_weights": self.campaign.synthetic_weights,

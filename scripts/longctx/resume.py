@@ -14,7 +14,7 @@ from typing import IO
 
 from longctx.config import Campaign, Point
 from longctx.errors import LongctxError
-from longctx.limits import RUN_VARIABLE
+from longctx.kvlimit import RUN_VARIABLE
 from longctx.owner import own_jobs
 from longctx.points import mend, output_path, set_aside_deleted
 from longctx.server import connectors

@@ -1,5 +1,8 @@
 """Every Parquet table of the pipeline: its Arrow schema, declared once, and atomic, labelled I/O.
 
+A file's metadata says longctx_format and git_revision; a campaign's files also its name and config_hash, by which its
+configuration lies in R/.config. Prompts and token streams depend on their content alone and have no config_hash.
+
 Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
 
@@ -17,8 +20,6 @@ import pyarrow.parquet as pq
 from longctx.errors import DataError
 
 FORMAT_VERSION = 1
-# Nullable columns that came later: a file without them is as good, and reads as null.
-ADDED = ("starved_s",)
 
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -67,8 +68,9 @@ SERVERS = _schema(
 )  # fmt: skip
 TRACES = _schema(length=_I, pass_index=_I, request_index=_I, role=_S, elapsed_s=_F, tokens=_I, total_tokens=_I)
 PROGRESS = _schema(
-    length=_I, pass_index=_I, request_index=_I, elapsed_s=_F, tokens_done=_I, tokens_total=_I, rate_tok_s=_F, eta_s=_F
-)
+    length=_I, pass_index=_I, request_index=_I, role=_S, elapsed_s=_F, tokens_done=_I, tokens_total=_I,
+    rate_tok_s=_F, eta_s=_F,
+)  # fmt: skip
 VALIDATION = _schema(
     length=_I, target=_I, counted=_I, ids_in_range=_B, special_ids=_I, undecodable_ids=_I, round_trip=_B,
     cycles=_I, prompt_sha256=_S, ok=_B, detail=_S,
@@ -84,7 +86,7 @@ def _stats(metric: str) -> dict[str, pa.DataType]:
     return {f"{metric}_{name}": _F for name in ("mean", "std", "cv", "min", "median", "max")} | {f"{metric}_n": _I}
 
 
-# One row per (mode, role group, length): mode 'prefill' has cold rows and repeats, 'reuse' the hot queries.
+# One row per (mode, length), of the roles that count there: cold and repeat in 'prefill', the hot queries in 'reuse'.
 SUMMARY = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
@@ -103,6 +105,8 @@ COMPARISON = _schema(
     other=_S, source=_S, per_gpu=_B, mode=_S, length=_I, metric=_S, ours_mean=_F, ours_std=_F, ours_n=_I,
     theirs_mean=_F, theirs_std=_F, theirs_n=_I, ratio=_F, ratio_low=_F, ratio_high=_F, p=_F, verdict=_S,
 )  # fmt: skip
+# Nullable columns that came later, by table: a file without them is as good, and reads as null.
+ADDED = ((MEASUREMENTS, "starved_s"), (PROGRESS, "role"))
 
 
 def git_revision() -> str:
@@ -143,25 +147,26 @@ def write_atomic(path: Path | str, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_table(path: Path | str, table: pa.Table, metadata: Mapping[str, str] | None = None, **options: Any) -> None:
-    """Write `table` atomically; `metadata` joins the format version and the git revision in its schema."""
-    labels = {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision(), **(metadata or {})}
-    old = table.schema.metadata or {}
-    table = table.replace_schema_metadata({**old, **{k.encode(): v.encode() for k, v in labels.items()}})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression=options.pop("compression", "zstd"), **options)
-    write_atomic(path, sink.getvalue())
+def labels() -> dict[str, str]:
+    """Return what every file says of itself in its metadata: the format version and the git revision."""
+    return {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision()}
 
 
 def write_rows(
     path: Path | str, schema: pa.Schema, rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write dictionaries as `schema`; a field that a row lacks is null, an unknown field is a DataError."""
+    """Write dictionaries as `schema`, atomically; `metadata` joins `labels` in the file.
+
+    A field that a row lacks is null, an unknown field is a DataError.
+    """
     rows = [dict(row) for row in rows]
     for row in rows:
         if unknown := sorted(set(row) - set(schema.names)):
             raise DataError(f"{path}: the row has fields that the table lacks: {', '.join(unknown)}")
-    write_table(path, pa.Table.from_pylist(rows, schema=schema), metadata)
+    table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata(labels() | dict(metadata or {}))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomic(path, sink.getvalue())
 
 
 def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
@@ -173,14 +178,8 @@ def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[st
     version = (table.schema.metadata or {}).get(b"longctx_format", b"?").decode()
     if version != str(FORMAT_VERSION):
         raise DataError(f"{path}: format {version}, this longctx reads {FORMAT_VERSION}; use another results folder")
-    if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names) - set(ADDED))):
+    later = dict.fromkeys(name for owner, name in ADDED if owner is schema)
+    if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names) - set(later))):
         raise DataError(f"{path}: columns missing: {', '.join(missing)}; delete it and run again")
     rows: list[dict[str, Any]] = table.to_pylist()
-    later = dict.fromkeys(name for name in ADDED if schema is not None and name in schema.names)
     return [later | row for row in rows] if later else rows
-
-
-def read_metadata(path: Path | str) -> dict[str, str]:
-    """Return the schema metadata of a Parquet file as text, without Arrow's own key."""
-    metadata = pq.read_schema(path).metadata or {}
-    return {k.decode(): v.decode() for k, v in metadata.items() if k != b"ARROW:schema"}

@@ -45,11 +45,9 @@ class TerminalLine:
             self._out.write(text + "\n")
             self._out.flush()
 
-    def finish(self, text: str | None = None) -> None:
-        """Leave the line, and write `text` as a lasting one."""
+    def finish(self) -> None:
+        """Clear the line, so that a lasting one can be written."""
         if self._tty and self._shown:
             self._out.write("\r" + " " * self._shown + "\r")
             self._shown = 0
-        if text is not None:
-            self._out.write(text + "\n")
-        self._out.flush()
+            self._out.flush()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longctx.errors import DataError
-from longctx.tables import FORMAT_VERSION, git_revision
+from longctx.tables import labels
 
 Ids = npt.NDArray[np.uint32]
 
@@ -71,9 +71,8 @@ class TokenFileWriter:
         try:
             if kind is None:
                 self._flush()
-                labels = {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision()}
                 own = {"tokens": str(self.tokens), "sha256": self.sha256}
-                self._writer.add_key_value_metadata({**labels, **self.metadata, **own})
+                self._writer.add_key_value_metadata({**labels(), **self.metadata, **own})
             self._writer.close()
             if kind is None:
                 with open(self._temporary, "rb") as file:

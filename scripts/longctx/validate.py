@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from longctx import prompt, tokenfile
+from longctx.errors import GeometryError
+from longctx.geometry import read_geometry
 from longctx.tokenfile import Ids
 from longctx.tokens import KNOWN, Tokenizer
 
@@ -47,6 +49,14 @@ def validate(
     }  # fmt: skip
     detail = _detail(row, tokenizer, difference)
     return row | {"ok": detail is None, "detail": detail}
+
+
+def model_vocab_size(source: str) -> int | None:
+    """Return how many ids the embedding of a model (folder or hub id) has, None where its config.json is not known."""
+    try:
+        return read_geometry(source).vocab_size
+    except GeometryError:
+        return None
 
 
 def _detail(row: dict[str, Any], tokenizer: Tokenizer, difference: int | None) -> str | None:

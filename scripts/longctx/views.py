@@ -208,6 +208,7 @@ def labels(given: ReportInput, *modes: str) -> list[str]:
 
 
 def labels_sentence(given: ReportInput, *modes: str) -> str:
+    """Say in sentences what `labels` says in a word; '' where all is real."""
     said = {
         style.RANDOM_WEIGHTS: "Synthetic: random weights, so speeds are real and outputs mean nothing.",
         style.FILLED_KV: "The KV cache was filled, not prefilled: these rows have no TTFT and no prefill.",

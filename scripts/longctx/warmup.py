@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from longctx.body import Ids
+from longctx.tokenfile import Ids
 
 SMALL_TOKENS, SMALL_NEW_TOKENS = 256, 8
 # The longest prefill chunk that servers use by default; taken where one does not tell its own.

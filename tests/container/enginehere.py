@@ -96,6 +96,15 @@ def _own_daemon(folder: Path) -> Iterator[str | None]:
         del os.environ["DOCKER_HOST"]
         daemon.terminate()
         daemon.wait(60)
+        # It leaves its network namespace mounted, and pytest would fail at removing the folder, three runs later.
+        unmount_below(folder)
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount whatever is mounted below `folder`, the innermost first."""
+    mounted = [line.split()[1].replace("\\040", " ") for line in Path("/proc/mounts").read_text().splitlines()]
+    for target in sorted((path for path in mounted if Path(path).is_relative_to(folder)), reverse=True):
+        subprocess.run(["umount", target], check=False)
 
 
 def thin_root() -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from longctx import limits, resume
+from longctx import kvlimit, resume
 from longctx.config import Campaign, Point, from_dict
 from longctx.errors import LongctxError
 from longctx.points import output_path
@@ -39,7 +39,7 @@ def campaign(**changes: Any) -> Campaign:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(limits.RUN_VARIABLE, "this run")
+    monkeypatch.setenv(kvlimit.RUN_VARIABLE, "this run")
     yield
     for file in resume._held.values():
         file.close()
@@ -176,11 +176,20 @@ def test_a_summary_that_lacks_a_point_is_out_of_date(at_s: float) -> None:
     assert newer(summary)
 
 
+def test_a_mark_of_the_same_moment_as_the_summary_is_no_proof() -> None:
+    *_, summary = make(POINTS[0], "summary")
+    mark_stale(campaign())
+    at_ns = stale_mark(campaign()).stat().st_mtime_ns
+    os.utime(summary, ns=(at_ns, at_ns))
+    mark_stale(campaign())
+    assert newer(summary)
+
+
 def test_the_mark_changes_its_content_since_snakemake_compares_it() -> None:
     make(POINTS[0], "summary")
     mark_stale(campaign())
     first = stale_mark(campaign()).read_bytes()
-    os.environ[limits.RUN_VARIABLE] = "next run"
+    os.environ[kvlimit.RUN_VARIABLE] = "next run"
     make("summary", at_s=4e9)
     mark_stale(campaign())
     assert stale_mark(campaign()).read_bytes() != first
@@ -211,44 +220,44 @@ def test_a_campaign_without_a_summary_needs_no_mark_and_one_length_has_its_own()
 @pytest.fixture
 def small() -> Campaign:
     found = campaign(lengths=["1Ki", "2Ki", "4Ki"], passes=2)
-    limits.remember(found, Point(2048, 1), "the KV cache holds 1500 tokens at most")
+    kvlimit.remember(found, Point(2048, 1), "the KV cache holds 1500 tokens at most")
     return found
 
 
 def test_what_did_not_fit_is_not_tried_again_nor_anything_longer(small: Campaign) -> None:
-    assert limits.why_skipped(small, Point(1024, 2)) is None
+    assert kvlimit.why_skipped(small, Point(1024, 2)) is None
     for point in (Point(2048, 2), Point(4096, 1)):
-        assert limits.why_skipped(small, point) == (
+        assert kvlimit.why_skipped(small, point) == (
             "skipped, since 2Ki did not fit earlier in this run: the KV cache holds 1500 tokens at most"
         )
 
 
 def test_the_shortest_that_did_not_fit_counts(small: Campaign) -> None:
-    limits.remember(small, Point(4096, 1), "too long")
-    assert limits.why_skipped(small, Point(2048, 2)) is not None
-    limits.remember(small, Point(1024, 1), "even this")
-    assert "1Ki did not fit earlier in this run: even this" in str(limits.why_skipped(small, Point(2048, 2)))
+    kvlimit.remember(small, Point(4096, 1), "too long")
+    assert kvlimit.why_skipped(small, Point(2048, 2)) is not None
+    kvlimit.remember(small, Point(1024, 1), "even this")
+    assert "1Ki did not fit earlier in this run: even this" in str(kvlimit.why_skipped(small, Point(2048, 2)))
 
 
 def test_another_run_tries_again(small: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.RUN_VARIABLE, "next run")
-    assert limits.why_skipped(small, Point(4096, 1)) is None
+    monkeypatch.setenv(kvlimit.RUN_VARIABLE, "next run")
+    assert kvlimit.why_skipped(small, Point(4096, 1)) is None
 
 
 def test_another_mode_and_another_recipe_are_tried(small: Campaign) -> None:
-    assert limits.why_skipped(small, Point(4096, 1, "decode_only")) is None
+    assert kvlimit.why_skipped(small, Point(4096, 1, "decode_only")) is None
     other = campaign(lengths=["4Ki"], serve={"kv_cache_dtype": "fp8"})
-    assert limits.why_skipped(other, Point(4096, 1)) is None
+    assert kvlimit.why_skipped(other, Point(4096, 1)) is None
 
 
 def test_outside_a_run_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(limits.RUN_VARIABLE)
-    limits.remember(campaign(), Point(1024, 1), "no")
-    assert limits.why_skipped(campaign(), Point(2048, 1)) is None
+    monkeypatch.delenv(kvlimit.RUN_VARIABLE)
+    kvlimit.remember(campaign(), Point(1024, 1), "no")
+    assert kvlimit.why_skipped(campaign(), Point(2048, 1)) is None
     assert not Path("results").exists()
 
 
 def test_a_damaged_note_is_no_note(small: Campaign) -> None:
     (path,) = Path("results/journal").glob(".limit-*")
     path.write_text('{"run": ')
-    assert limits.why_skipped(small, Point(4096, 1)) is None
+    assert kvlimit.why_skipped(small, Point(4096, 1)) is None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from longctx import body
-from longctx.body import ArrayPrompt, Assembled, Body, ParquetPrompt, as_prompt
+from longctx.body import ArrayPrompt, Body, ParquetPrompt, as_prompt
 from longctx.errors import PromptError
 
 FIELDS = {"model": 'a "quoted" é', "max_tokens": 16, "stream_options": {"include_usage": True}}
@@ -50,23 +50,6 @@ def test_parquet_in_row_groups(tmp_path: Path) -> None:
     ids = np.arange(1000, dtype=np.uint32)
     pq.write_table(pa.table({"token_ids": ids}), tmp_path / "p.parquet", row_group_size=64)
     assert joined(Body({}, as_prompt(tmp_path / "p.parquet"))) == joined(Body({}, as_prompt(ids)))
-
-
-@given(base=ids_arrays, head=ids_arrays, tail=ids_arrays, piece=st.integers(1, 50))
-def test_assembled_replaces_the_start_and_appends(
-    base: np.ndarray, head: np.ndarray, tail: np.ndarray, piece: int
-) -> None:
-    head = head[: len(base)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body, "PIECE_IDS", piece)
-        pieces = list(Assembled(ArrayPrompt(base), head=head, tail=tail).chunks())
-    assert np.concatenate(pieces).tolist() == [*head, *base[len(head) :], *tail]
-
-
-def test_a_head_longer_than_the_prompt_is_an_error() -> None:
-    ids = np.arange(4, dtype=np.uint32)
-    with pytest.raises(PromptError, match="2 token ids shorter"):
-        list(Assembled(ArrayPrompt(ids[:2]), head=ids).chunks())
 
 
 def test_an_empty_prompt_is_an_error() -> None:

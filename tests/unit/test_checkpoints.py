@@ -121,6 +121,7 @@ def test_an_attempt_that_got_no_further_adds_nothing() -> None:
     first = attempt((1.0, 100), (2.0, 180), (3.0, 240))
     again = attempt((0.5, 240), (0.7, 240))
     assert stitch([first, again], 235, 5.0) == stitch([first], 235, 5.0)
+    assert stitch([first, again], 240, 5.0) == stitch([first], 240, 5.0)
     assert stitch([first, attempt()], 180, 5.0) == stitch([first], 180, 5.0)
 
 

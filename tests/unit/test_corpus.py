@@ -163,7 +163,7 @@ def test_fetch_clones_the_pinned_tag_once(remote, tmp_path):
     lines = []
     corpus.fetch(remote, tmp_path / "clones", lines.append)
     corpus.fetch(remote, tmp_path / "clones", lines.append)
-    assert lines == ["alpha: cloning v1", "alpha: there"]
+    assert lines == ["alpha: cloning v1", "alpha: already there"]
     assert corpus.scan(CorpusSpec(str(tmp_path / "clones"))).repositories == ["alpha"]
 
 

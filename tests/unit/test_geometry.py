@@ -148,12 +148,15 @@ def test_attention_flops_count_each_causal_pair_once(kimi: Geometry) -> None:
     assert gemma.attention_flops(n) == 2 * 32 * 256 * pairs
     scout = read_geometry("llama-4-scout")
     assert scout.attention_flops(16384) == 2 * 40 * 256 * (12 * 16384**2 / 2 + 36 * 2 * 8192**2 / 2)
+    begun = 12 * 16484**2 / 2 + 36 * (2 * 8192**2 + 100**2) / 2
+    assert scout.attention_flops(16484) == 2 * 40 * 256 * begun, "a chunk that has only begun counts as far as it goes"
 
 
 def test_prefill_is_attention_plus_linear(kimi: Geometry) -> None:
     linear = kimi.linear_flops(1024)
     assert kimi.prefill_flops(1024) == kimi.attention_flops(1024) + linear
-    assert linear == pytest.approx(1024 * 2 * kimi.layer_parameters_active, rel=0.01)
+    states = 20 * 32 * 128 * 128
+    assert linear == 1024 * (2 * kimi.layer_parameters_active + 4 * states)
 
 
 def test_decode_bytes_accept_a_published_weight_figure(kimi: Geometry) -> None:
@@ -163,7 +166,6 @@ def test_decode_bytes_accept_a_published_weight_figure(kimi: Geometry) -> None:
 
 def test_quantised_checkpoints() -> None:
     deepseek = read_geometry("deepseek-v3")
-    assert deepseek.quantised_weights
     assert deepseek.weight_bytes == pytest.approx(671e9, rel=0.01)
     config, _ = OTHERS["gpt_oss"]
     quantised = {

@@ -154,6 +154,10 @@ def test_windows_cost_a_constant() -> None:
     mistral = KIMI.from_config(LLAMA | {"model_type": "mistral", "sliding_window": 4096})
     assert capacity_tokens(mistral, Parallelism(), 8 * GIB, "fp8") is None
     assert capacity_tokens(mistral, Parallelism(), 1000, "fp8") == 0
+    # vLLM's null block, and the blocks of 4095 + 8192 tokens, and one, since these need not begin with a block.
+    least = (1 + 768 + 1) * 16 * mistral.kv_bytes(1, "fp8")
+    assert capacity_tokens(mistral, Parallelism(), least, "fp8") is None
+    assert capacity_tokens(mistral, Parallelism(), least - 1, "fp8") == 0
     gemma = read_geometry("gemma-3-27b")
     capacity = capacity_tokens(gemma, Parallelism(), 64 * GIB, "bfloat16")
     assert capacity is not None
@@ -174,6 +178,13 @@ def test_published_and_probed_bounds() -> None:
     assert ttft_bound_s(KIMI, h200, Parallelism(), 2**20, "fp8") == pytest.approx(86, rel=0.01)
     node = load_hardware("MI355X", 8)
     assert decode_bound_tok_s(KIMI, node, Parallelism(tensor=8), 2**26, "fp8") == pytest.approx(29, rel=0.02)
+
+
+@pytest.mark.parametrize("tokens", [1024, 2**20])
+def test_one_gpu_moves_the_bytes_of_a_decode_step_at_its_bandwidth(tokens: int) -> None:
+    h200 = load_hardware("H200")
+    expected = h200.hbm_bytes_per_s / KIMI.decode_bytes(tokens, "fp8")
+    assert decode_bound_tok_s(KIMI, h200, Parallelism(), tokens, "fp8") == pytest.approx(expected)
 
 
 def test_no_measurement_beats_its_bound() -> None:

@@ -82,6 +82,7 @@ def test_a_doubt_nulls_every_value_and_says_why(
 
 MARKS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("cold_unproven", {"cached_tokens": None}, {"cached_tokens": None}, {"caching": None}),
+    ("cold_unproven", {"cached_tokens": None}, {"cached_tokens": None}, {"caching": True}),
     ("clock_jump", {"wall_jump_s": 3600.0}, {}, {}),
     ("clock_jump", {"wall_jump_s": -2.5}, {}, {}),
     ("client_starved", {"starved_s": 1.0}, {}, {}),
@@ -121,6 +122,44 @@ def test_without_metrics_decode_is_the_clients_and_prefill_is_null() -> None:
     assert values["decode_tok_s"] == pytest.approx(10.0)
     assert values["decode_source"] == "client"
     assert "overhead_s" not in values
+
+
+def test_a_server_that_counts_no_requests_still_has_its_own_decode() -> None:
+    found, values = judged({}, {"requests": None})
+    assert found == Verdict("ok", (), None)
+    assert values["decode_source"] == "server"
+
+
+def test_a_caching_server_that_says_nothing_is_no_proof_unless_it_does_not_cache() -> None:
+    silent = {"cached_tokens": None}
+    assert judged(silent, silent, caching=False)[0].reasons == ()
+
+
+def test_waiting_in_the_queue_is_no_disagreement() -> None:
+    assert judged({"ttft_s": 12.05}, {"queue_s": 10.0})[0] == Verdict("ok", (), None)
+    assert judged({"ttft_s": 12.05}, {"queue_s": 0.0})[0].reasons == ("clock_disagreement",)
+
+
+def test_a_server_a_little_slower_than_the_client_saw_is_no_disagreement() -> None:
+    assert judged({}, {"prefill_s": 2.3})[0].reasons == ()
+    assert judged({}, {"prefill_s": 2.4})[0].reasons == ("clock_disagreement",)
+
+
+def test_a_decode_too_short_to_compare_is_no_disagreement() -> None:
+    def reasons_of(client_s: float) -> tuple[str, ...]:
+        two = (Chunk(2.05, 1, 1), Chunk(2.05 + client_s, 1, 2))
+        return judged({"chunks": two, "completion_tokens": 2}, {"itl_sum_s": 0.01})[0].reasons
+
+    assert reasons_of(0.05) == ()
+    assert reasons_of(0.07) == ("clock_disagreement",)
+
+
+def test_a_client_counts_as_starved_from_a_share_of_ttft_and_from_20_ms_on() -> None:
+    assert judged({"starved_s": 0.3})[0].reasons == ()
+    assert judged({"starved_s": 0.31})[0].reasons == ("client_starved",)
+    short = {"ttft_s": 0.05}, {"prefill_s": 0.04, "queue_s": 0.0}
+    assert judged(short[0] | {"starved_s": 0.019}, short[1])[0].reasons == ()
+    assert judged(short[0] | {"starved_s": 0.021}, short[1])[0].reasons == ("client_starved",)
 
 
 def test_shipping_a_long_prompt_is_no_disagreement() -> None:

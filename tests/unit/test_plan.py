@@ -20,6 +20,7 @@ from longctx.plan import (
     hold_table,
     length_name,
     max_context,
+    needed_tokens,
     nodes_table,
     plan_campaign,
     plan_point,
@@ -73,6 +74,8 @@ def test_weights_alone_may_not_fit() -> None:
 
 
 def test_1024_in_and_16_out_need_1040() -> None:
+    assert needed_tokens(1024, Settings(max_new_tokens=16, headroom_tokens=1)) == 1040
+    assert needed_tokens(1024, Settings(max_new_tokens=16, headroom_tokens=64)) == 1088, "new tokens count in it"
     tokens_of = {"max_new_tokens": 16, "headroom_tokens": 1, "cpu_kv_gib": 1.0}
     block = 128
     tiny = replace(LLAMA, layers=(replace(LLAMA.layers[0], count=1),))
@@ -138,8 +141,27 @@ def test_modes_cost_what_they_send() -> None:
     assert reuse["est_hours"] == pytest.approx(2 * 119.8 / 3600, rel=0.05)
     assert decode_only["est_hours"] < 0.01
     assert decode_only["ttft_bound_s"] is decode_only["est_ttft_s"] is None
-    started = plan_campaign(KIMI, H200, Parallelism(), points, replace(settings, start_s=3600.0, scope="pass"))
-    assert sum(row["est_hours"] for row in started) == pytest.approx(2, abs=0.2)
+
+
+def test_a_campaign_takes_the_hours_of_what_runs_and_is_unknown_where_one_of_these_is() -> None:
+    runs, refused = {"reason": None, "est_hours": 2.0}, {"reason": "does_not_fit", "est_hours": None}
+    assert campaign_hours([runs, refused, runs]) == 4.0
+    assert campaign_hours([runs, {"reason": None, "est_hours": None}]) is None
+
+
+@pytest.mark.parametrize(("scope", "starts"), [("point", 8), ("pass", 4), ("campaign", 2)])
+def test_each_mode_starts_servers_of_its_own(scope: str, starts: int) -> None:
+    settings = Settings("fp8", 0.95, passes=2, max_new_tokens=1, start_s=3600.0, scope=scope)
+    points = [(mode, length) for mode in ("prefill", "decode_only") for length in (1024, 2048)]
+    rows = plan_campaign(KIMI, H200, Parallelism(), points, settings)
+    assert sum(row["est_hours"] for row in rows) == pytest.approx(starts, abs=0.01)
+
+
+@pytest.mark.parametrize(("length", "step_s"), [(1024, 0.004), (64 * MI, 0.060)])
+def test_a_decode_step_is_planned_as_long_as_the_published_one(length: int, step_s: float) -> None:
+    settings = replace(PUBLISHED, passes=1, start_s=0.0, max_new_tokens=128)
+    row = plan_point(KIMI, MI355X, TP8, settings, length, mode="decode_only")
+    assert row["est_hours"] * 3600 / 128 == pytest.approx(step_s, rel=0.15)
 
 
 def test_hold_table_covers_splits_and_precisions() -> None:
@@ -214,6 +236,23 @@ def test_a_campaign_is_planned_from_its_configuration() -> None:
     assert all(row["fits"] for row in plan.rows)
     measured = plan_of(from_dict(campaign()), {1024: 0.1, 65536: 0.9})
     assert measured.rows[0]["est_source"] == "measured"
+
+
+def test_a_mode_with_passes_of_its_own_costs_its_own_hours() -> None:
+    def hours(**reuse: Any) -> dict[str, float]:
+        planned = plan_of(from_dict(campaign(lengths=["1Mi"], passes=4, reuse=reuse)))
+        return {row["mode"]: row["est_hours"] for row in planned.rows}
+
+    assert hours(passes=1)["prefill"] == hours()["prefill"]
+    assert hours(passes=1)["reuse"] == pytest.approx(hours()["reuse"] / 4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"reuse": {"queries": 9}}, {"reuse": {"passes": 9}}, {"lengths": ["2Ki"]}, {"decode_only": {"passes": 9}}],
+)
+def test_whatever_the_plan_depends_on_makes_it_anew(changes: dict[str, Any]) -> None:
+    assert from_dict(campaign(**changes)).plan_settings() != from_dict(campaign()).plan_settings()
 
 
 def test_measured_lengths_come_from_good_summary_rows() -> None:

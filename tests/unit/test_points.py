@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import makerows
+import pyarrow.parquet as pq
 import pytest
 from longctx import points, tables
 from longctx.config import Campaign, Point, from_dict
@@ -173,11 +174,20 @@ def test_the_parquets_hold_the_last_attempt_of_each_request(make: Make) -> None:
         ("cold", 0, "ok"), ("repeat", 1, "ok"), ("warmup", 0, "ok")
     ]  # fmt: skip
     assert rows[0]["ttft_s"] == 0.25
-    assert rows[0]["started_at"] == makerows.STARTED + (rows[0]["started_at"] - makerows.STARTED)
-    assert isinstance(rows[0]["started_at"], datetime)
-    assert rows[0]["started_at"].tzinfo == UTC or rows[0]["started_at"].utcoffset() is not None
-    for table in ("traces", "progress"):
-        assert len(tables.read_rows(output_path(record.campaign, POINT, table))) == 2
+    assert rows[0]["started_at"] == row(record.campaign)["started_at"]
+    assert rows[0]["started_at"].utcoffset() == timedelta(0)
+    for table, schema in (("traces", tables.TRACES), ("progress", tables.PROGRESS)):
+        found = tables.read_rows(output_path(record.campaign, POINT, table), schema)
+        assert [(r["role"], r["request_index"]) for r in found] == [("cold", 0), ("repeat", 1)]
+
+
+def test_a_parquet_says_which_configuration_made_it(make: Make) -> None:
+    record = opened(make())
+    add(record)
+    finish(record)
+    said = pq.read_schema(output_path(record.campaign, POINT, "measurements")).metadata
+    assert said[b"recipe_hash"].decode() == record.campaign.recipe_hash("prefill")
+    assert record.campaign.save().stem == said[b"config_hash"].decode()
 
 
 def test_requests_that_are_no_longer_asked_for_leave_the_parquet(make: Make) -> None:

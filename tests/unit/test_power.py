@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from longctx import power
+from longctx.server import Server
+from longctx.server.environment import environment_json
 
 AMD_LIST = '[{"gpu": 0, "power": {"socket_power": {"value": 140, "unit": "W"}, "gfx_voltage": "N/A"}},' + (
     ' {"gpu": 1, "power": {"socket_power": {"value": 1000.5, "unit": "W"}}}]'
@@ -98,10 +100,12 @@ def test_the_tool_ends_with_the_window(tmp_path: Path, monkeypatch: pytest.Monke
         os.kill(pid, 0)
 
 
-def test_only_the_chosen_gpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_servers_gpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_tool(tmp_path, "nvidia-smi", STREAM, monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with power.PowerSampler() as sampler:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    env_json = environment_json({"CUDA_VISIBLE_DEVICES": "1", "PATH": "/bin"})
+    server = Server("http://h:1", "m", facts={}, host_facts={}, contract=[], env_json=env_json)
+    with power.PowerSampler(server.gpu_numbers()) as sampler:
         wait_for(lambda: sampler.samples)
     assert sampler.energy()["power_mean_w"] == pytest.approx(500.0)
     assert "-i 1" in (tmp_path / "nvidia-smi.args").read_text()
@@ -132,6 +136,6 @@ def test_polled_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_tool_is_no_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with power.PowerSampler() as sampler:
+    with power.PowerSampler(gpus=None) as sampler:
         pass
     assert sampler.energy() == {"energy_j": None, "power_mean_w": None, "power_gap_s": None}

@@ -171,7 +171,7 @@ def test_unchanged_samples_do_not_fill_the_table() -> None:
 
 
 def test_rows_fit_the_table() -> None:
-    rows = progress_rows([Progress(1.0, 10, 20, 10.0, 1.0)], length=20, pass_index=1, request_index=0)
+    rows = progress_rows([Progress(1.0, 10, 20, 10.0, 1.0)], length=20, pass_index=1, request_index=0, role="cold")
     assert pa.Table.from_pylist(rows, schema=tables.PROGRESS).to_pylist() == rows
 
 
@@ -188,7 +188,7 @@ def test_a_real_prefill_of_the_fake_server() -> None:
             on_sample=seen.append,
         )  # fmt: skip
         with sampler:
-            answer = ask(server.url, on_token=sampler.first_token)
+            answer = ask(server.url, on_token=sampler.token_came)
     done = [sample.tokens_done for sample in seen]
     assert answer.status == "ok"
     assert done == sorted(done)
@@ -268,7 +268,7 @@ def test_the_sampler_feeds_the_watchdog() -> None:
     sampler = Sampler(snapshots([0.1] * 30), tokens_total=TOTAL, watchdog=watchdog, clock=clock)
     look(sampler, clock, 5)
     assert not watchdog.stalled()
-    sampler.first_token()
+    sampler.token_came()
     look(sampler, clock, 9)
     assert not watchdog.stalled()
     look(sampler, clock, 9)

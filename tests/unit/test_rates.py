@@ -52,6 +52,14 @@ def test_sixteen_tokens_in_four_chunks_are_not_four_tokens() -> None:
     assert itl(chunks) is None
 
 
+def test_two_tokens_in_one_chunk_are_coalesced_and_a_lone_token_has_no_gap() -> None:
+    pair = make([(0.1, 1), (0.2, 2), (0.3, 1)])
+    assert coalesced(pair) is True
+    assert itl(pair) is None
+    assert itl(make([(0.1, 1)])) is None
+    assert itl([]) is None
+
+
 def test_unknown_counts_give_nothing() -> None:
     chunks = [Chunk(0.1, None, None), Chunk(0.2, None, None)]
     assert (client_decode_tok_s(chunks), coalesced(chunks), itl(chunks)) == (None, None, None)

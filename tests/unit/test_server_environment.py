@@ -141,7 +141,12 @@ def test_memory_that_stays_away_refuses_the_next_start(smi: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("env", "indices"),
-    [({}, {"0", "1"}), ({"CUDA_VISIBLE_DEVICES": "1"}, {"1"}), ({"CUDA_VISIBLE_DEVICES": "GPU-ab"}, {"0", "1"})],
+    [
+        ({}, {"0", "1"}),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {"1"}),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-ab"}, {"0", "1"}),
+        ({"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, {"0"}),
+    ],
 )
 def test_only_the_gpus_in_use_are_watched(smi: Path, env: dict[str, Any], indices: set[str]) -> None:
     assert set(gpu.used_bytes(env)) == indices

@@ -70,7 +70,6 @@ def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs:
             "model", "kv_cache_dtype", "attention_backend",
         }, "what is left at its default is not asked of a server that somebody else runs"  # fmt: skip
         assert server.alive()
-        assert server.has_metrics
         assert server.log_between(0, server.log_offset()) == []
     assert theirs.process is not None
     assert theirs.process.poll() is None, "an external server is never stopped"
@@ -80,7 +79,6 @@ def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs:
 def test_without_metrics(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start("no_metrics")
     with serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)) as server:
-        assert not server.has_metrics
         assert server.capacity_tokens() is None
 
 

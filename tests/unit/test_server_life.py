@@ -65,7 +65,7 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     port = life.choose_port()
     env = os.environ | {"TINY": "other"}
     with subprocess.Popen([sys.executable, TINY, "--port", str(port)], env=env, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: "other" in life._listener(port) or "process" in life._listener(port), "bystander listens")
+        wait_until(lambda: f"process {process.pid} " in life._listener(port), "bystander listens")
         yield process, port
         assert process.poll() is None, "the bystander was ended"
         process.kill()

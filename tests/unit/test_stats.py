@@ -49,6 +49,7 @@ def test_one_value_has_no_deviation_and_none_has_nothing() -> None:
     assert stats.describe([None, math.nan]) == Description()
     assert stats.describe([0.0, 0.0]).cv is None
     assert stats.describe([1.0, 3.0]).cv == pytest.approx(math.sqrt(2) / 2)
+    assert stats.describe([-1.0, -3.0]).cv == pytest.approx(math.sqrt(2) / 2)
 
 
 def test_outliers_are_marked_from_five_values_on() -> None:
@@ -66,6 +67,14 @@ def test_outlier_rule_is_the_stated_one() -> None:
     edge = 12 + 3.5 * mad / 0.6745
     assert stats.outliers([*numbers, 12.0, edge + 0.3])[-1]
     assert not stats.outliers([*numbers, 12.0, edge - 0.3])[-1]
+
+
+def test_where_most_are_equal_the_mean_deviation_is_the_scale() -> None:
+    # One of n values is off by d: the mean deviation is d / n, so it is an outlier where n > 3.5 * 1.2533 = 4.39.
+    assert stats.outliers([2.0] * 4 + [2.5]) == [False] * 4 + [True]
+    # Two of n are: the mean deviation is 2 d / n, so they are outliers where n > 8.77.
+    assert stats.outliers([2.0] * 6 + [2.5] * 2) == [False] * 8
+    assert stats.outliers([2.0] * 7 + [2.5] * 2) == [False] * 7 + [True] * 2
 
 
 def test_power_law_is_recovered() -> None:
@@ -126,6 +135,10 @@ def test_ratio_has_welchs_interval() -> None:
     )
     assert found.p is not None
     assert found.p < 0.001
+    # Exactly as far apart as the interval is wide, which excludes 1 with 95 %: p = 5 %, of both tails.
+    edge = stats.ratio(Description(3, math.exp(half), 0.01 * math.exp(half)), Description(3, 1.0, 0.01))
+    assert edge is not None
+    assert edge.p == pytest.approx(0.05, rel=1e-3)
 
 
 def test_ratio_of_single_runs_has_no_interval() -> None:
@@ -144,6 +157,8 @@ def test_rounding_of_a_printed_mean_widens_the_interval() -> None:
     assert found is not None
     assert found.low is not None
     assert found.low < 1 < found.value
+    # A number rounded to a unit has a standard deviation of unit / sqrt(12); the normal's 95 % point is 1.96.
+    assert math.log(found.value / found.low) == pytest.approx(1.96 * (0.01 / 0.08) / math.sqrt(12), rel=2e-3)
 
 
 @given(st.floats(0.1, 10), st.floats(0.001, 0.2), st.integers(2, 9), st.floats(0.001, 0.2), st.integers(2, 9))

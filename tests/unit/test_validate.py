@@ -1,3 +1,5 @@
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tinytokenizers
-from longctx import tables
+from longctx import synthetic, tables
 from longctx.tokenfile import TokenFileWriter
 from longctx.validate import validate
 
@@ -77,6 +79,19 @@ def test_a_smaller_embedding_than_the_vocabulary(tmp_path):
     path = write(tmp_path / "p.parquet", good_ids())
     row = validate(path, tinytokenizers.load("fast"), len(good_ids()), model_vocab_size=max(good_ids()))
     assert row["ids_in_range"] is False
+
+
+def test_the_script_knows_the_embedding_from_the_models_own_config(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tinytokenizers.fast_folder(), folder)
+    path = write(tmp_path / "p.parquet", good_ids())
+    command = [sys.executable, str(SCRIPTS / "validate.py"), "--prompt", str(path), "--length", str(len(good_ids())),
+               "--tokenizer", str(folder), "--out", str(tmp_path / "v.parquet")]  # fmt: skip
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0, "no config.json, nothing to say"
+    (folder / "config.json").write_text(json.dumps(synthetic.TINY_LLAMA | {"vocab_size": int(max(good_ids()))}))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "an id is outside the vocabulary" in done.stderr
 
 
 def test_parts_are_checked_across_row_groups(tmp_path, monkeypatch):

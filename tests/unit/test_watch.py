@@ -205,8 +205,8 @@ def test_a_terminal_line_is_rewritten_and_cleared() -> None:
     line = TerminalLine(out)
     line.show("a long text")
     line.show("short")
-    line.finish("done")
-    assert out.getvalue() == "\ra long text\rshort      \r     \rdone\n"
+    line.finish()
+    assert out.getvalue() == "\ra long text\rshort      \r     \r"
 
 
 def test_without_a_terminal_a_line_now_and_then() -> None:

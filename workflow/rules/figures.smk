@@ -29,4 +29,4 @@ rule figures:
     conda:
         "../../envs/pipeline.yaml"
     shell:
-        "$PYTHON $SCRIPTS/figures.py --config-file $CONFIG_FILE > {log}"
+        "$PYTHON $SCRIPTS/figures.py --config-file $CONFIG_FILE > {log} 2> >(tee -a {log} >&2)"

@@ -14,6 +14,7 @@ SHARED = {
 for (mode, pass_index), points in SHARED.items():
 
     rule:
+        """Serve all rungs of one mode, or of one pass of it, with one server and measure them."""
         name:
             f"measure_{mode}" + (f"_pass{pass_index}" if pass_index else "")
         input:

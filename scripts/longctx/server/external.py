@@ -35,7 +35,6 @@ def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
         host_facts=environment.host_facts() if _is_loopback(url) else environment.no_host_facts(),
         contract=_contract(recipe, said),
         env_json="{}",
-        has_metrics=bool(said.get("has_metrics")),
         api_key=api_key,
     )
 

@@ -175,7 +175,7 @@ def collect(
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
     layers = [
         ("log", read_log(lines)),
-        ("metrics", read_metrics(metrics, models["max_model_len"]) | ({"has_metrics": True} if metrics else {})),
+        ("metrics", read_metrics(metrics, models["max_model_len"])),
         ("/version", {"vllm_version": version.get("version")}),
         ("/v1/models", models),
         ("packages", package_versions(probe)),

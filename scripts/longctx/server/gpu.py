@@ -86,11 +86,15 @@ def gpus() -> list[dict[str, Any]]:
     return []
 
 
+def visible_numbers(env: Mapping[str, str]) -> list[int] | None:
+    """Return the numbers of the GPUs that a server with `env` sees; None: all, or it does not say them by number."""
+    listed = next((env[name] for name in VISIBLE if env.get(name)), "")
+    return [int(part) for part in listed.split(",")] if re.fullmatch(r"\d+(,\d+)*", listed) else None
+
+
 def visible_gpus(env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Return the GPUs that a server with `env` sees (all, where it doesn't say by number)."""
-    environment = os.environ if env is None else env
-    listed = next((environment[name] for name in VISIBLE if environment.get(name)), "")
-    wanted = {int(part) for part in listed.split(",")} if re.fullmatch(r"\d+(,\d+)*", listed) else None
+    """Return the GPUs that a server with `env` (None: this process's) sees; all, where it doesn't say by number."""
+    wanted = visible_numbers(os.environ if env is None else env)
     return [gpu for gpu in gpus() if wanted is None or gpu["index"] in wanted]
 
 

@@ -183,7 +183,6 @@ def _describe(recipe: Recipe, launch: Launch, kept: ownership.Kept, log: Log, po
         contract=contracts.check(recipe, said),
         env_json=environment.environment_json(launch.seen_env),
         command=log.masked_words(launch.command),
-        has_metrics=bool(said.get("has_metrics")),
         log=log,
         kept=kept,
     )

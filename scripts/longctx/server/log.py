@@ -1,5 +1,6 @@
 """The log file of one server start: created with a clear error, read from this start on, followed line by line."""
 
+import errno
 import os
 import shlex
 from pathlib import Path
@@ -25,7 +26,7 @@ class Log:
             with open(self.path, "a") as file:
                 file.write(line)
         except OSError as error:
-            full = error.errno in (28, 122)  # ENOSPC, EDQUOT
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             message = f"{self.path}: the server's log cannot be written: {error.strerror}"
             raise ServerError(message, "disk_full" if full else "server_start") from error
         self.start = self._read_to = self.offset()

@@ -144,7 +144,7 @@ def keep(launch: Launch, owner: Owner, port: int, log_path: Path) -> Kept:
 def exit_words(code: int | None) -> str:
     """Return how a program ended, for a sentence that begins with its name."""
     if code is None:
-        return "lost its keeper"
+        return "ended together with its reaper, so that nobody knows how"
     if code >= 0:
         return f"exited with code {code}"
     name = signal.Signals(-code).name

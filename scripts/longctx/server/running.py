@@ -1,11 +1,13 @@
 """A running server as the measurement sees it."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from longctx.server import gpu
 from longctx.server.facts import clean, telling
 from longctx.server.log import Log
 from longctx.server.ownership import Kept, exit_words
@@ -25,7 +27,6 @@ class Server:
     contract: list[dict[str, Any]]
     env_json: str
     command: list[str] = field(default_factory=list)
-    has_metrics: bool = True
     api_key: str | None = field(default=None, repr=False)
     log: Log | None = None
     kept: Kept | None = None
@@ -60,10 +61,6 @@ class Server:
         self.kept.settle()
         return f"the server {exit_words(self.kept.exit_code)}: {telling(self.log.lines())}"
 
-    def log_problem(self) -> str | None:
-        """Return why log lines are lost (a full disk), None while all is well."""
-        return self.kept.log_error[1] if self.kept and self.kept.log_error else None
-
     def log_offset(self) -> int:
         """Return the log's size in bytes now, to be given to `log_between`."""
         return self.log.offset() if self.log else 0
@@ -71,6 +68,10 @@ class Server:
     def log_between(self, first: int, last: int) -> list[str]:
         """Return the log lines written between two offsets, without vLLM's prefixes."""
         return [clean(line) for line in self.log.between(first, last)] if self.log else []
+
+    def gpu_numbers(self) -> list[int] | None:
+        """Return the numbers of the GPUs that the server was given on this host; None: all, or it is not known."""
+        return gpu.visible_numbers(json.loads(self.env_json))
 
     def capacity_tokens(self) -> int | None:
         """Return how many tokens the KV cache holds by the server's own account, hybrid layers considered."""

@@ -19,6 +19,7 @@ class Fields:
     where: str = ""
 
     def fail(self, field: str, problem: str, mend: str) -> GeometryError:
+        """Return the error, to be raised, that names model and field."""
         return GeometryError(f"{self.name or 'config.json'}: {self.where}{field} {problem}; {mend}")
 
     def count(self, *names: str, default: Any = REQUIRED, at_least: int = 1) -> int:
@@ -29,6 +30,7 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return true or false as the file says, `default` where it says nothing."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
             raise self.fail(name, f"is {value!r}", "it must be true or false")
