@@ -9,6 +9,7 @@ FAILED = {
     "error_event": "the server answered with an error",
     "truncated_stream": "the stream ended before the server said it was done",
     "short_output": "decode stopped before max_new_tokens",
+    "count_mismatch": "the counts of new tokens contradict each other or what was asked",
     "no_usage": "the server sent no token counts, so nothing can be proven",
     "server_died": "the server process ended",
     "server_start": "the server did not become ready",
