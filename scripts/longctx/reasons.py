@@ -37,7 +37,7 @@ DOUBTFUL = {
 
 MARKED = {
     "not_steady": "warm-up requests never became steady",
-    "no_metrics": "no server metrics: decode is the client's slope over token counts",
+    "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope over token counts)",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
