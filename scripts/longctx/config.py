@@ -13,6 +13,7 @@ import jsonschema
 import orjson
 import yaml
 
+from longctx import configsecrets
 from longctx.errors import ConfigError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
@@ -65,6 +66,7 @@ def _sentence(error: jsonschema.ValidationError) -> str:
 
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
+    configsecrets.refuse(config)
     schema = _load_schema()
     errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
     if errors:
