@@ -6,20 +6,22 @@ There is no read timeout: a prefill may take hours. Instead the caller's `alive`
 once a second, whatever the connection is waiting for.
 """
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http.client import responses
 from pathlib import Path
 from typing import Any
 
 import httpcore
-import orjson
 
 from longctx.body import Body, Prompt, as_prompt
 from longctx.connection import CONNECT_TIMEOUT_S, Failure, Watch, WatchedBackend, run_delay_s
 from longctx.rates import Chunk
+from longctx.received import Received, body_message
 from longctx.redact import redact
 from longctx.sse import SseParser
 from longctx.tokenfile import Ids
@@ -27,6 +29,8 @@ from longctx.tokenfile import Ids
 ERROR_BODY_BYTES = 1 << 16
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
 _DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNORECASE)
+# How every stream of events begins; a page, or an answer in one piece, does not.
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
 _TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
 
 
@@ -90,92 +94,6 @@ def stream(
 
 
 @dataclass(slots=True)
-class _Event:
-    """One stream event that had a choice: when, whether it had text or only ended, the completion tokens so far."""
-
-    elapsed_s: float
-    text: bool
-    only_ends: bool
-    count: int | None
-
-
-@dataclass(slots=True)
-class _Received:
-    """The stream so far."""
-
-    events: list[_Event] = field(default_factory=list)
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    finish_reason: str | None = None
-    done: bool = False
-
-    def add(self, data: str, elapsed_s: float) -> bool:
-        """Take one event's data; return whether it may carry a token. Raise Failure for an error event."""
-        if data.strip() == "[DONE]":
-            self.done = True
-            return False
-        try:
-            message = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            message = None
-        if not isinstance(message, dict):
-            raise Failure("error_event", f"the server sent an event that is not a JSON object: {data}")
-        if message.get("error") or message.get("object") == "error":
-            raise Failure("error_event", _server_message(message))
-        self._usage(message.get("usage"))
-        choices = message.get("choices") or []
-        for choice in choices:
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-            count = (message.get("usage") or {}).get("completion_tokens")
-            text = bool(choice.get("text"))
-            self.events.append(_Event(elapsed_s, text, not text and bool(choice.get("finish_reason")), count))
-        return bool(choices)
-
-    def _usage(self, usage: dict[str, Any] | None) -> None:
-        if usage:
-            self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
-            self.completion_tokens = usage.get("completion_tokens", self.completion_tokens)
-            details = usage.get("prompt_tokens_details") or {}
-            self.cached_tokens = details.get("cached_tokens", self.cached_tokens)
-
-    def complete(self) -> bool:
-        """Return whether the server said that it was done."""
-        return self.done or (self.finish_reason is not None and self.completion_tokens is not None)
-
-    def chunks(self) -> tuple[Chunk, ...]:
-        """Return the events that carried tokens; events of one read become one chunk.
-
-        Counts come from the usage sent with every event; without it from the fact that as many events came as
-        tokens were made; else they are unknown.
-        """
-        counted, total = [], 0
-        if all(event.count for event in self.events if event.text):
-            for event in self.events:
-                if (event.count or 0) > total:
-                    counted.append((event.elapsed_s, (event.count or 0) - total))
-                    total = event.count or 0
-        if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
-            return _merge(counted)
-        with_text = [event for event in self.events if event.text]
-        for events in (self.events, [event for event in self.events if not event.only_ends], with_text):
-            if len(events) == self.completion_tokens:
-                return _merge([(event.elapsed_s, 1) for event in events])
-        return tuple(Chunk(event.elapsed_s, None, None) for event in with_text or self.events)
-
-
-def _merge(tokens_at: list[tuple[float, int]]) -> tuple[Chunk, ...]:
-    merged: list[Chunk] = []
-    total = 0
-    for elapsed_s, tokens in tokens_at:
-        total += tokens
-        if merged and merged[-1].elapsed_s == elapsed_s:
-            tokens += merged.pop().tokens or 0
-        merged.append(Chunk(elapsed_s, tokens, total))
-    return tuple(merged)
-
-
-@dataclass(slots=True)
 class _Request:
     url: str
     api_key: str | None
@@ -184,7 +102,7 @@ class _Request:
     delay_s: float | None = None  # as of the first token
 
     def send(self, body: Body, max_new_tokens: int, ignore_eos: bool) -> Answer:
-        received = _Received()
+        received = Received()
         self.watch.begin()
         reason, detail = None, None
         start_s, self.delay_s = run_delay_s(), None
@@ -216,7 +134,7 @@ class _Request:
             return answer
         return replace(answer, ttft_s=answer.chunks[0].elapsed_s, e2e_s=self.watch.elapsed(self.watch.last_read))
 
-    def _exchange(self, body: Body, received: _Received) -> None:
+    def _exchange(self, body: Body, received: Received) -> None:
         """Send the request and read its stream into `received`; raise Failure for whatever goes wrong."""
         try:
             with httpcore.ConnectionPool(network_backend=WatchedBackend(self.watch)) as pool:
@@ -230,7 +148,7 @@ class _Request:
         if not received.complete():
             raise Failure("truncated_stream", f"the stream ended after {len(received.events)} events")
 
-    def _broken(self, error: Exception, body: Body, received: _Received) -> Failure:
+    def _broken(self, error: Exception, body: Body, received: Received) -> Failure:
         if received.events:
             return Failure("truncated_stream", f"the connection broke after {len(received.events)} events: {error}")
         if self.watch.start is None:
@@ -243,7 +161,7 @@ class _Request:
             )
         return Failure("connection", f"the connection broke before the first event: {error}")
 
-    def _read(self, pool: httpcore.ConnectionPool, body: Body, received: _Received) -> None:
+    def _read(self, pool: httpcore.ConnectionPool, body: Body, received: Received) -> None:
         address = httpcore.URL(self.url)
         host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
         headers = [
@@ -261,14 +179,17 @@ class _Request:
         ) as response:
             if response.status != 200:
                 raise _http_failure(response, body)
-            parser = SseParser()
+            parser, head = SseParser(), b""
             for data in response.iter_stream():
+                head = head or data[:ERROR_BODY_BYTES]
                 self._take(parser.feed(data), received)
                 if received.done:
                     return
             self._take(parser.end(), received)
+            if head.strip() and not received.events and not _STREAM.match(head):
+                raise Failure("error_event", f"HTTP 200, but no stream of events: {body_message(head)}")
 
-    def _take(self, events: list[str], received: _Received) -> None:
+    def _take(self, events: list[str], received: Received) -> None:
         elapsed_s = self.watch.elapsed(self.watch.last_read)
         for event in events:
             carries = received.add(event, elapsed_s)
@@ -278,7 +199,7 @@ class _Request:
                 self.on_token(elapsed_s)
 
 
-def _judge(received: _Received, count: int, max_new_tokens: int, ignore_eos: bool) -> None:
+def _judge(received: Received, count: int, max_new_tokens: int, ignore_eos: bool) -> None:
     """Raise Failure where the stream ended well but is not the measurement that was asked for."""
     made = received.completion_tokens
     if received.prompt_tokens is None or made is None:
@@ -287,20 +208,23 @@ def _judge(received: _Received, count: int, max_new_tokens: int, ignore_eos: boo
         raise Failure("length_mismatch", f"the server counted {received.prompt_tokens} prompt tokens, sent: {count}")
     if made < 1 or (ignore_eos and made < max_new_tokens):
         raise Failure("short_output", f"{made} of {max_new_tokens} tokens; finish_reason {received.finish_reason}")
-    if not received.chunks():
+    if made > max_new_tokens:
+        raise Failure("count_mismatch", f"the server counted {made} new tokens, asked: {max_new_tokens}")
+    chunks = received.chunks()
+    if not chunks:
         raise Failure("truncated_stream", f"the server counted {made} new tokens but sent none")
+    if chunks[-1].total not in (None, made):
+        raise Failure("count_mismatch", f"the events carried {chunks[-1].total} new tokens, the usage says {made}")
 
 
 def _http_failure(response: httpcore.Response, body: Body) -> Failure:
     raw = b""
-    for data in response.iter_stream():
-        raw += data
-        if len(raw) >= ERROR_BODY_BYTES:
-            break
-    try:
-        message = _server_message(orjson.loads(raw))
-    except orjson.JSONDecodeError:
-        message = raw.decode("utf-8", errors="replace")
+    with contextlib.suppress(*_BROKEN):  # what came of it still says more than that it broke off
+        for data in response.iter_stream():
+            raw += data
+            if len(raw) >= ERROR_BODY_BYTES:
+                break
+    message = body_message(raw) or responses.get(response.status, "no more was said")
     if response.status == 413:
         return Failure(
             "request_too_large",
@@ -309,12 +233,3 @@ def _http_failure(response: httpcore.Response, body: Body) -> Failure:
         )
     reason = "over_max_length" if response.status == 400 and _TOO_LONG.search(message) else "error_event"
     return Failure(reason, f"HTTP {response.status}: {message}")
-
-
-def _server_message(content: Any) -> str:
-    """Return the message in an OpenAI, vLLM or FastAPI error, else all of it."""
-    if isinstance(content, dict):
-        for key in ("error", "message", "detail"):
-            if content.get(key):
-                return _server_message(content[key])
-    return content if isinstance(content, str) else orjson.dumps(content).decode()

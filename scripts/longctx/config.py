@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
-from longctx import schema
+from longctx import configsecrets, schema
 from longctx.errors import ConfigError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
@@ -31,6 +31,7 @@ OPERATIONAL = {
 
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
+    configsecrets.refuse(config)
     rules: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
     if problem := schema.violation(rules, config):
         raise ConfigError(problem)

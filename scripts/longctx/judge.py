@@ -64,10 +64,10 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         yield "jit", f"compiled inside the measured window: {seen.jit_lines[0].strip()[:200]}"
     if abs(seen.answer.wall_jump_s or 0.0) > CLOCK_JUMP_S:
         yield "clock_jump", f"the wall clock moved {seen.answer.wall_jump_s:+.1f} s against the monotonic clock"
-    if seen.window.requests is None and server_decode_s(seen.window) is None:
-        yield "no_metrics", "no server metrics: prefill is null and decode is the client's slope over token counts"
-    elif (seen.window.requests or 0) > 1:
-        yield "other_requests", f"{seen.window.requests:.0f} requests finished on the server during this one"
+    if missing := _missing(seen):
+        yield "no_metrics", missing
+    if others := _others(seen):
+        yield "other_requests", others
     else:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
@@ -78,15 +78,42 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 
 
-def _cached_tokens(seen: Observation) -> int | None:
-    """The request's own count, else the server's counter of prefix-cache hits."""
-    if seen.answer.cached_tokens is not None:
-        return seen.answer.cached_tokens
-    return seen.window.cached_tokens
+def _missing(seen: Observation) -> str | None:
+    """Say which of the row's values the server's metrics did not give, and why."""
+    window = seen.window
+    decode = server_decode_s(window) is None and (seen.answer.completion_tokens or 0) > 1
+    lost = {
+        "prefill is null": window.prefill_s is None and seen.role != "decode_only",
+        "decode is the client's slope over token counts": decode,
+    }
+    if not any(lost.values()):
+        return None
+    why = window.void or "no server metrics of this kind"
+    return f"{why}: {' and '.join(text for text, is_lost in lost.items() if is_lost)}"
+
+
+def _others(seen: Observation) -> str | None:
+    """Say how the server's counters show that it also worked for others."""
+    window, made = seen.window, seen.answer.completion_tokens or 0
+    if (window.requests or 0) > 1:
+        return f"{window.requests} requests finished on the server during this one"
+    if (window.generation_tokens or 0) > made:
+        return f"the server made {window.generation_tokens} tokens during this request, which got {made}"
+    if window.running_besides:
+        return f"{window.running_besides} requests ran on the server when this one was sent, or still after its end"
+    return None
+
+
+def cached_tokens(seen: Observation) -> int | None:
+    """The request's own count or the growth of the server's counters of hits, whichever shows more."""
+    found = [seen.answer.cached_tokens, seen.window.cached_tokens]
+    if seen.window.external_hit_tokens:  # a cache outside the engine; the prefix-cache counter leaves it out
+        found.append((seen.window.cached_tokens or 0) + seen.window.external_hit_tokens)
+    return max((tokens for tokens in found if tokens is not None), default=None)
 
 
 def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
-    cached = _cached_tokens(seen)
+    cached = cached_tokens(seen)
     if seen.role == "reuse":
         if not cached:
             yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
@@ -108,22 +135,25 @@ def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:
     """Compare what both clocks can see: TTFT against queue + prefill, and the two decode rates."""
     answer, window = seen.answer, seen.window
     # Reading a checkpoint is neither queue nor prefill to the server.
-    comparable = seen.role != "decode_only" and not (seen.checkpoint_tokens is not None and _cached_tokens(seen))
+    comparable = seen.role != "decode_only" and not (seen.checkpoint_tokens is not None and cached_tokens(seen))
     if comparable and answer.ttft_s is not None and window.prefill_s is not None:
         server_s = window.prefill_s + (window.queue_s or 0.0)
         slack = SHIPPING_S + SHIPPING_S_PER_TOKEN * seen.expected_tokens + seen.clock_tolerance * answer.ttft_s
         if not -seen.clock_tolerance * answer.ttft_s - 0.01 <= answer.ttft_s - server_s <= slack:
             yield "clock_disagreement", f"client TTFT {answer.ttft_s:.3f} s, server queue + prefill {server_s:.3f} s"
     decode_s = server_decode_s(window)
-    if decode_s and not rates.coalesced(answer.chunks) and len(answer.chunks) > 1:
+    if decode_s and rates.coalesced(answer.chunks) is False and len(answer.chunks) > 1:
         client_s = answer.chunks[-1].elapsed_s - answer.chunks[0].elapsed_s
         if abs(client_s - decode_s) > max(seen.clock_tolerance * decode_s, 0.05):
             yield "clock_disagreement", f"client decode {client_s:.3f} s, server decode {decode_s:.3f} s"
 
 
 def server_decode_s(window: Window) -> float | None:
-    """Seconds between the first and the last token on the server's clock (its sum of inter-token latencies)."""
-    return window.itl_sum_s if window.itl_sum_s is not None else window.decode_s
+    """Seconds between the first and the last token on the server's clock (its sum of inter-token latencies).
+
+    None where it counts none: no time is not a time of 0.
+    """
+    return window.itl_sum_s or window.decode_s or None
 
 
 def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
@@ -136,11 +166,12 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
     if judged.status == "failed":
         return {}
     slope = rates.client_decode_tok_s(answer.chunks)
-    rate = server_decode_tok_s(window, answer.completion_tokens)
+    source = "client" if server_decode_s(window) is None else "server"
+    rate = slope if source == "client" else server_decode_tok_s(window, answer.completion_tokens)
     values: dict[str, Any] = {
         "decode_client_tok_s": slope,
-        "decode_tok_s": slope if server_decode_s(window) is None else rate,
-        "decode_source": "server" if rate else "client" if slope else None,
+        "decode_tok_s": rate,
+        "decode_source": source if rate else None,
         **_itl(answer),
     }
     if seen.role != "decode_only":

@@ -78,7 +78,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The growth of each counter between two readings; None where it is unknown."""
+    """The growth of each counter between two readings; None where it is unknown, and why where all of it is.
+
+    running_besides: requests that ran at the first reading, or still at the last, when ours did not.
+    """
 
     prefill_s: float | None = None
     queue_s: float | None = None
@@ -92,6 +95,8 @@ class Window:
     external_hit_tokens: int | None = None
     iterations: int | None = None
     preemptions: int | None = None
+    running_besides: int | None = None
+    void: str | None = None
     record: str | None = None
     """JSON of what it was taken from: {name: {metric, before, after}}."""
 
@@ -100,16 +105,20 @@ def parse(text: str) -> Snapshot | None:
     """Return the reading in a Prometheus text, or None where it holds no metric that we know."""
     lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
     values: dict[str, list[float]] = {}
+    broken: set[str] = set()  # of a sum, every part must be a number
     cache_config: dict[str, str] | None = None
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 if sample.name == CACHE_INFO:
                     cache_config = dict(sample.labels)
-                elif math.isfinite(sample.value):
+                elif 0 <= sample.value < math.inf:
                     values.setdefault(sample.name, []).append(sample.value)
+                else:
+                    broken.add(sample.name)
     except ValueError:
         return None
+    values = {name: found for name, found in values.items() if name not in broken}
     sources = {name: metric for name, metrics in COUNTERS.items() for metric in metrics[::-1] if metric in values}
     if not sources and cache_config is None:
         return None
@@ -154,16 +163,17 @@ def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> 
 
 
 def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
-    """Return what grew between two readings; all None where either is missing or the server restarted between."""
-    if before is None or after is None or before.process_start != after.process_start:
-        return Window()
+    """Return what grew between two readings; void where either is missing or the server restarted between."""
+    if before is None or after is None:
+        return Window(void="no server metrics" if before is None else "the server's metrics stopped during the request")
     shared = [
         name
         for name, metric in after.sources.items()
         if before.sources.get(name) == metric and name in {field.name for field in fields(Window)}
     ]
-    if any(after.counters[name] < before.counters[name] for name in shared):
-        return Window()
+    restarted = before.process_start != after.process_start
+    if restarted or any(after.counters[name] < before.counters[name] for name in shared):
+        return Window(void="the server's counters began anew, or another server's were read")
     record = {
         name: {"metric": after.sources[name], "before": before.counters[name], "after": after.counters[name]}
         for name in shared
@@ -173,7 +183,18 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
         round(after.counters[name] - before.counters[name])
         for name in shared
     }  # fmt: skip
-    return Window(**grown, record=orjson.dumps(record).decode())
+    running = max((running for running in (before.running, after.running) if running is not None), default=None)
+    return Window(**grown, running_besides=running, record=orjson.dumps(record).decode())
+
+
+def of_request(window: Window, completion_tokens: int | None) -> Window:
+    """Return `window`, void where it lacks a request that made `completion_tokens`; its record stays as evidence.
+
+    So it is where the counters of another replica were read, or where they never caught up.
+    """
+    if _holds(window, completion_tokens):
+        return window
+    return Window(void="the server's counters never showed this request", record=window.record)
 
 
 def settle(
@@ -199,10 +220,13 @@ def settle(
 
 
 def _caught_up(before: Snapshot, after: Snapshot, completion_tokens: int | None) -> bool:
-    window = difference(before, after)
+    return _holds(difference(before, after), completion_tokens) and not after.running
+
+
+def _holds(window: Window, completion_tokens: int | None) -> bool:
+    """Return whether the request and its tokens are in the counters, as far as there are any."""
     counted = window.requests is None or window.requests >= 1
-    tokens = window.generation_tokens is None or window.generation_tokens >= (completion_tokens or 0)
-    return counted and tokens and not after.running
+    return counted and (window.generation_tokens is None or window.generation_tokens >= (completion_tokens or 0))
 
 
 def server_decode_tok_s(window: Window, completion_tokens: int | None) -> float | None:

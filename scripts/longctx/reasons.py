@@ -9,6 +9,7 @@ FAILED = {
     "error_event": "the server answered with an error",
     "truncated_stream": "the stream ended before the server said it was done",
     "short_output": "decode stopped before max_new_tokens",
+    "count_mismatch": "the counts of new tokens contradict each other or what was asked",
     "no_usage": "the server sent no token counts, so nothing can be proven",
     "server_died": "the server process ended",
     "server_start": "the server did not become ready",
@@ -35,7 +36,7 @@ DOUBTFUL = {
 
 MARKED = {
     "not_steady": "warm-up requests never became steady",
-    "no_metrics": "no server metrics: decode is the client's slope over token counts",
+    "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope over token counts)",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",

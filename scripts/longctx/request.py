@@ -87,7 +87,7 @@ class Session:
         if answer.status == "ok":
             made = answer.completion_tokens
             after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
-        window = metrics.difference(before, after)
+        window = metrics.of_request(metrics.difference(before, after), answer.completion_tokens)
         lines = server.log_between(log_start, server.log_offset())
         if answer.reason == "server_died":
             answer = _with_detail(answer, server.death_reason())
@@ -168,7 +168,7 @@ class Session:
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
             "max_new_tokens": new_tokens,
-            "cached_tokens": answer.cached_tokens,
+            "cached_tokens": judge.cached_tokens(seen),
             "temperature": 0.0,
             "ignore_eos": True,
             "e2e_s": answer.e2e_s if judged.status != "failed" else None,

@@ -15,25 +15,29 @@ class SseParser:
     pair is split over two reads; text is cut only at line ends, so that no UTF-8 character is ever split.
     """
 
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
     _data: list[bytes] = field(default_factory=list)
     _started: bool = False
 
     def feed(self, received: bytes) -> list[str]:
         """Return the events that `received` finishes."""
+        waiting = self._rest.endswith(b"\r")
         self._rest += received
-        if not self._started and len(self._rest) >= len(_BOM):
-            self._rest, self._started = self._rest.removeprefix(_BOM), True
+        if self._started and not waiting and not _LINE_END.search(received):
+            return []  # a line of many reads is looked through once, not with every read
+        rest = bytes(self._rest)
+        if not self._started and len(rest) >= len(_BOM):
+            rest, self._started = rest.removeprefix(_BOM), True
         # A CR at the very end may be half of a CRLF: wait for the next byte.
-        held = b"\r" if self._rest.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(self._rest.removesuffix(held))
-        self._rest = rest + held
+        held = b"\r" if rest.endswith(b"\r") else b""
+        *lines, rest = _LINE_END.split(rest.removesuffix(held))
+        self._rest = bytearray(rest + held)
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def end(self) -> list[str]:
         """Return what a server that closed without the last blank line still meant to say."""
         events = self.feed(b"\n\n")
-        self._rest = b""
+        self._rest.clear()
         return events
 
     def _line(self, line: bytes) -> str | None:

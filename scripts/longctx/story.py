@@ -23,7 +23,7 @@ def partial(given: ReportInput) -> str:
 
 
 def alerts(given: ReportInput) -> list[str]:
-    """Return what must not be overlooked: damaged files, lost checkpoints, refused contracts."""
+    """Return what must not be overlooked: damaged files, lost checkpoints, contracts broken or not proven."""
     found = [f"Left out: {text}" for text in given.damaged]
     lost = [row for row in given.rows if "no_external_hits" in summary.reasons_of(row)]
     found += [
@@ -34,6 +34,9 @@ def alerts(given: ReportInput) -> list[str]:
     if broken := sum(entry["ok"] is False for entry in contract_entries(given)):
         what = "setting differs" if broken == 1 else "settings differ"
         found.append(f"{broken} {what} from what was asked for: see Contract")
+    entries = contract_entries(given)
+    if untold := sorted({entry["setting"] for entry in entries if entry["ok"] is None and entry["asked"] is not None}):
+        found.append(f"Not proven by what the servers say: {', '.join(untold)}: see Contract")
     return found
 
 

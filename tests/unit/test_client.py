@@ -273,6 +273,40 @@ def test_events_that_are_no_objects(content: bytes) -> None:
         check_failed(ask(url), "error_event", "not a JSON object")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"<html>sign in</html>", "sign in"), (b'{"error": {"message": "engine says no"}}', "engine says no"),
+     (b'{"choices": [{"text": "all at once", "finish_reason": "length"}]}', "all at once"),
+     (b"\x1f\x8b\x08", "HTTP 200")],
+)  # fmt: skip
+def test_a_page_or_an_answer_in_one_piece_is_no_stream(content: bytes, said: str) -> None:
+    with raw_server(http(content)) as url:
+        answer = ask(url)
+    check_failed(answer, "error_event", said)
+    assert "no stream of events" in str(answer.detail)
+
+
+def test_an_error_page_that_breaks_off_still_says_its_status() -> None:
+    with raw_server(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 500\r\n\r\n<html>no upstream</html>") as url:
+        check_failed(ask(url), "error_event", "HTTP 502: <html>no upstream")
+
+
+def test_a_status_without_a_word() -> None:
+    with raw_server(http(b"", "307 Temporary Redirect")) as url:
+        check_failed(ask(url), "error_event", "HTTP 307: Temporary Redirect")
+
+
+@pytest.mark.parametrize(("counts", "last"), [((1, 2, 3, 4), 4), ((1, 2), 3), ((1, 2, 3), 2)])
+def test_counts_of_new_tokens_that_contradict_each_other(counts: tuple[int, ...], last: int) -> None:
+    usages = [{"prompt_tokens": 1024, "completion_tokens": count} for count in (*counts, last)]
+    events = [{"choices": [{"text": "a"}], "usage": usage} for usage in usages[:-1]]
+    events.append({"choices": [], "usage": usages[-1]})
+    content = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+    with raw_server(http(content)) as url:
+        answer = ask(url, max_new_tokens=3, ignore_eos=False)
+    check_failed(answer, "count_mismatch")
+
+
 def test_an_empty_stream() -> None:
     with raw_server(http(b"")) as url:
         check_failed(ask(url), "truncated_stream")

@@ -14,6 +14,7 @@ from longctx import config, measure, prompt
 from longctx.config import Campaign, Point, changed_settings, from_dict, parse_point
 from longctx.errors import ConfigError
 from longctx.server.recipe import Recipe
+from longctx.warmup import MINIMUM
 
 ROOT = Path(__file__).parents[2]
 SCHEMA: dict[str, Any] = yaml.safe_load(config.SCHEMA_PATH.read_text())
@@ -82,6 +83,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"checkpoint": {"cpu_gib": 8}}, "checkpoint: 'dir' is missing"),
     ({"compare": "x.csv"}, "compare: 'x.csv' is not of type 'array'"),
+    ({"measure": {"warmup_max": MINIMUM - 1}}, f"measure.warmup_max: 2 is less than the minimum of {MINIMUM}"),
     ({"measure": {"stall_s": -1}}, "measure.stall_s: -1 is less than or equal to the minimum of 0"),
 ]
 

@@ -58,8 +58,13 @@ def test_a_failed_request_has_no_values(reason: str) -> None:
 DOUBTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("jit", {}, {}, {"jit_lines": ["Triton kernel JIT compilation during inference: _fwd_kernel"]}),
     ("other_requests", {}, {"requests": 2}, {}),
+    ("other_requests", {}, {"generation_tokens": NEW + 1}, {}),
+    ("other_requests", {}, {"running_besides": 1}, {}),
     ("cached", {"cached_tokens": 16}, {}, {}),
     ("cached", {"cached_tokens": None}, {"cached_tokens": 16}, {}),
+    ("cached", {}, {"cached_tokens": 16}, {}),
+    ("cached", {}, {"external_hit_tokens": 16}, {}),
+    ("cached", {"cached_tokens": None}, {"cached_tokens": None, "external_hit_tokens": 16}, {"caching": False}),
     ("cached", {"cached_tokens": 16}, {}, {"role": "repeat"}),
     ("not_cached", {"cached_tokens": 0}, {}, {"role": "reuse"}),
     ("not_cached", {"cached_tokens": None}, {"cached_tokens": None}, {"role": "reuse"}),
@@ -114,10 +119,19 @@ def test_a_small_step_of_the_wall_clock_is_none() -> None:
     assert judged({"wall_jump_s": None})[0].reasons == ()
 
 
-def test_without_metrics_decode_is_the_clients_and_prefill_is_null() -> None:
-    none = dict.fromkeys(("prefill_s", "queue_s", "decode_s", "itl_sum_s", "requests", "cached_tokens"))
-    found, values = judged({}, none)
+LOST = [
+    ({"void": "no server metrics"}, ("prefill_s", "queue_s", "decode_s", "itl_sum_s", "requests", "cached_tokens")),
+    ({"void": "why"}, ("prefill_s", "queue_s", "decode_s", "itl_sum_s")),
+    ({}, ("prefill_s", "decode_s", "itl_sum_s")),
+]
+
+
+@pytest.mark.parametrize(("window", "lost"), LOST)
+def test_without_metrics_decode_is_the_clients_and_prefill_is_null(window: dict[str, Any], lost: tuple[str]) -> None:
+    found, values = judged({}, dict.fromkeys(lost) | window)
     assert (found.status, found.reasons) == ("ok", ("no_metrics",))
+    why = window.get("void", "no server metrics of this kind")
+    assert found.detail == f"{why}: prefill is null and decode is the client's slope over token counts"
     assert values["prefill_s"] is None
     assert values["decode_tok_s"] == pytest.approx(10.0)
     assert values["decode_source"] == "client"
@@ -148,7 +162,7 @@ def test_a_server_a_little_slower_than_the_client_saw_is_no_disagreement() -> No
 def test_a_decode_too_short_to_compare_is_no_disagreement() -> None:
     def reasons_of(client_s: float) -> tuple[str, ...]:
         two = (Chunk(2.05, 1, 1), Chunk(2.05 + client_s, 1, 2))
-        return judged({"chunks": two, "completion_tokens": 2}, {"itl_sum_s": 0.01})[0].reasons
+        return judged({"chunks": two, "completion_tokens": 2}, {"itl_sum_s": 0.01, "generation_tokens": 2})[0].reasons
 
     assert reasons_of(0.05) == ()
     assert reasons_of(0.07) == ("clock_disagreement",)
@@ -160,6 +174,29 @@ def test_a_client_counts_as_starved_from_a_share_of_ttft_and_from_20_ms_on() -> 
     short = {"ttft_s": 0.05}, {"prefill_s": 0.04, "queue_s": 0.0}
     assert judged(short[0] | {"starved_s": 0.019}, short[1])[0].reasons == ()
     assert judged(short[0] | {"starved_s": 0.021}, short[1])[0].reasons == ("client_starved",)
+
+
+def test_metrics_that_lack_a_part_give_the_rest() -> None:
+    found, values = judged({}, {"prefill_s": None, "queue_s": None})
+    assert (found.reasons, found.detail) == (("no_metrics",), "no server metrics of this kind: prefill is null")
+    assert (values["prefill_s"], values["decode_source"]) == (None, "server")
+    assert judged({}, {"prefill_s": None}, role="decode_only")[0].reasons == ()
+    one = judged({"completion_tokens": 1}, {"itl_sum_s": None, "decode_s": None, "generation_tokens": 1})
+    assert one[0].reasons == ()
+
+
+def test_a_server_that_counts_no_time_for_its_tokens_leaves_the_clients_slope() -> None:
+    found, values = judged({}, {"itl_sum_s": 0.0, "decode_s": None})
+    assert found.detail == "no server metrics of this kind: decode is the client's slope over token counts"
+    assert (values["decode_tok_s"], values["decode_source"]) == (pytest.approx(10.0), "client")
+
+
+def test_chunks_of_unknown_size_are_not_compared_with_the_servers_decode() -> None:
+    """Four tokens in each of three chunks: from the first chunk to the last it is nine tokens' time, not eleven."""
+    chunks = tuple(Chunk(PREFILL_S + 0.05 + at * 0.4, None, None) for at in range(3))
+    found, values = judged({"chunks": chunks})
+    assert found == Verdict("ok", (), None)
+    assert (values["decode_tok_s"], values["decode_client_tok_s"]) == (pytest.approx(10.0), None)
 
 
 def test_shipping_a_long_prompt_is_no_disagreement() -> None:
@@ -177,8 +214,10 @@ def test_coalesced_chunks_are_not_compared_with_the_servers_decode() -> None:
 
 
 def test_one_token_has_no_decode_and_nothing_infinite() -> None:
-    found, values = judged({"chunks": CHUNKS[:1], "completion_tokens": 1}, {"itl_sum_s": 0.0, "decode_s": 0.0})
-    assert found.status == "ok"
+    found, values = judged(
+        {"chunks": CHUNKS[:1], "completion_tokens": 1}, {"itl_sum_s": 0.0, "decode_s": 0.0, "generation_tokens": 1}
+    )
+    assert found == Verdict("ok", (), None)
     assert values["decode_tok_s"] is None
     assert values["decode_source"] is None
     assert values["ttft_s"] is not None

@@ -3,6 +3,7 @@
 import math
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from longctx import metrics
 from longctx.metrics import Window, difference, parse, scrape, server_decode_tok_s, settle
 
 DATA = Path(__file__).parents[1] / "data" / "metrics"
+ANOTHER = "the server's counters began anew, or another server's were read"
 
 
 def read(name: str) -> metrics.Snapshot:
@@ -97,7 +99,7 @@ def test_sglang() -> None:
 def test_names_of_different_versions_do_not_mix() -> None:
     """A server replaced by one of another version between two readings gives nothing for the renamed counter."""
     window = difference(read("handmade-vllm-0.6"), read("handmade-vllm-0.25.1"))
-    assert window == Window()
+    assert window == Window(void=ANOTHER)
 
 
 @pytest.mark.parametrize("name", sorted(metrics.COUNTERS))
@@ -105,13 +107,13 @@ def test_a_counter_that_went_backwards_is_a_restart(name: str) -> None:
     metric = metrics.COUNTERS[name][0]
     other = "vllm:num_preemptions_total" if name != "preemptions" else "vllm:prompt_tokens_total"
     before, after = parse(f"{metric} 10\n{other} 5\n"), parse(f"{metric} 9\n{other} 6\n")
-    assert difference(before, after) == Window()
+    assert difference(before, after) == Window(void=ANOTHER)
 
 
 def test_a_restart_that_overtook_the_old_counters() -> None:
     before = parse("process_start_time_seconds 1\nvllm:generation_tokens_total 5\n")
     after = parse("process_start_time_seconds 2\nvllm:generation_tokens_total 50\n")
-    assert difference(before, after) == Window()
+    assert difference(before, after) == Window(void=ANOTHER)
 
 
 @pytest.mark.parametrize("text", ["", "<html>404</html>", "vllm:prompt_tokens_total{oops 1\n", "up 1\n"])
@@ -119,16 +121,51 @@ def test_texts_that_say_nothing(text: str) -> None:
     assert parse(text) is None
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-3"])
 def test_values_that_are_no_numbers(value: str) -> None:
     snapshot = parse(f"vllm:prompt_tokens_total {value}\nvllm:generation_tokens_total 1\n")
     assert snapshot is not None
     assert "prompt_tokens" not in snapshot.counters
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
+def test_a_sum_with_a_part_that_is_no_number_is_unknown(value: str) -> None:
+    """Else an engine that falls silent and comes back would look like all its work done in one request."""
+
+    def reading(second: str, made: int) -> metrics.Snapshot | None:
+        names = ("prompt_tokens_total", "kv_cache_usage_perc")
+        lines = [f'vllm:{name}{{engine="{i}"}} {text}' for name in names for i, text in enumerate(("1", second))]
+        return parse("\n".join([*lines, f"vllm:generation_tokens_total {made}", ""]))
+
+    before, after = reading(value, 1), reading("1e6", 17)
+    window = difference(before, after)
+    assert (window.prompt_tokens, window.generation_tokens, before.kv_usage) == (None, 16, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "holds"),
+    [
+        ("vllm:request_success_total {0}\nvllm:generation_tokens_total {1}\n", (1, 16), True),
+        ("vllm:request_success_total {0}\nvllm:generation_tokens_total {1}\n", (0, 16), False),
+        ("vllm:request_success_total {0}\nvllm:generation_tokens_total {1}\n", (1, 15), False),
+        ("vllm:request_success_total {0}\n", (1, 0), True),
+        ("vllm:generation_tokens_total {1}\n", (0, 0), False),
+    ],
+)
+def test_counters_that_never_showed_the_request_give_nothing(text: str, tokens: tuple[int, int], holds: bool) -> None:
+    """A balancer may send the request to one replica and the look at its counters to another."""
+    more = "vllm:request_prefill_time_seconds_sum 5\n"
+    window = difference(parse(more + text.format(0, 0)), parse(more + text.format(*tokens)))
+    found = metrics.of_request(window, 16)
+    assert (found.prefill_s, found.void is None) == ((0.0, True) if holds else (None, False))
+    assert found.record == window.record
+    assert found.record is not None
+
+
 def test_missing_readings() -> None:
     some = read("handmade-vllm-0.6")
-    assert difference(None, some) == difference(some, None) == Window()
+    assert difference(None, some) == Window(void="no server metrics")
+    assert difference(some, None) == Window(void="the server's metrics stopped during the request")
 
 
 engine_values = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=5)
@@ -156,8 +193,16 @@ def test_against_the_fake_servers_truth(plan: dict[str, Any]) -> None:
     assert window.prefill_s == pytest.approx(truth["prefill_s"])
     assert server_decode_tok_s(window, 16) == pytest.approx(15 / truth["decode_s"])
     assert (window.requests, window.prompt_tokens, window.generation_tokens) == (1, 1024, 16)
+    assert window.running_besides == 0
     assert window.record is not None
     assert answer.ttft_s >= window.prefill_s
+
+
+@pytest.mark.parametrize("running", [(0, 1), (1, 0), (2, 2)])
+def test_others_at_either_end_are_seen(running: tuple[int, int]) -> None:
+    before, after = (parse(f"vllm:num_requests_running {n}\nvllm:request_success_total {n}\n") for n in running)
+    window = difference(before, replace(after, counters=before.counters))
+    assert window.running_besides == max(running)
 
 
 def test_counters_that_lag_behind_the_stream() -> None:

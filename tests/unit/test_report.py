@@ -1,5 +1,6 @@
 """Reports: the story, Table 1 in the published form, and nothing that a reader must know left out."""
 
+import json
 import re
 import subprocess
 import sys
@@ -135,6 +136,13 @@ def test_broken_contract_is_an_alert(given: ReportInput) -> None:
     kept = {row[0]: row[-1] for row in texts(details.contract(given))}
     assert kept == {"cudagraph_mode": "no, differs", "aiter_version": "not proven", "attention_backend": "yes",
                     "kv_cache_dtype": "yes"}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [1, None])
+def test_a_setting_that_was_asked_for_and_not_told_is_an_alert(given: ReportInput, asked: int | None) -> None:
+    entry = {"setting": "max_num_seqs", "asked": asked, "actual": None, "source": "unproven", "ok": None}
+    found = story.alerts(replace(given, servers=[{"contract": json.dumps([entry])}]))
+    assert found == (["Not proven by what the servers say: max_num_seqs: see Contract"] if asked else [])
 
 
 def test_damaged_files_are_an_alert(given: ReportInput) -> None:

@@ -91,6 +91,49 @@ def test_capacity_is_that_of_the_smallest_engine() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["", "<html><body>sign in</body></html>", '{"detail": "Not Found"}', "vllm:cache_config_info{oops 1\n",
+     'vllm:cache_config_info{kv_cache_max_concurrency="inf",block_size="²"} 1.0\n', "not a metric at all\n"],
+)  # fmt: skip
+def test_whatever_answers_in_place_of_metrics_tells_nothing(text: str) -> None:
+    assert facts.read_metrics(text, 1000) == {}
+
+
+@pytest.mark.parametrize("listed", [{}, {"data": None}, {"data": []}, {"data": [None]}, {"data": {"id": "x"}}])
+def test_a_model_list_of_another_form_tells_nothing(listed: dict[str, object]) -> None:
+    assert facts._first_model(listed) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[aiter] start build [module_mha_varlen_fwd] under /opt/aiter/aiter/jit/build/module_mha_varlen_fwd",
+        "[aiter] [pid=254 pname=Worker_TP0] \x1b[32mfinish build [module_moe], cost 57.8s \x1b[0m",
+        "2026-11-29 12:24:22,992 - INFO - flashinfer.jit: Loading JIT ops: batch_mla_attention_dtype_q_bf16",
+        "2026-11-29 12:24:42,108 - INFO - flashinfer.jit: Finished loading JIT ops: batch_mla_attention_dtype_q_bf16",
+        "[TileLang:tilelang.jit.kernel:INFO]: TileLang begins to compile kernel `mhc_post` with `out_idx=[-1]`",
+        "Compiling a graph for compile range (1, 8192) takes 14.77 s",
+        "Graph capturing finished in 12 secs, took 0.58 GiB",
+    ],
+)
+def test_every_builder_of_kernels_is_heard(line: str) -> None:
+    assert jit_lines([f"(Worker_TP0 pid=12) {line}"]) != []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[aiter] import [module_moe] under /opt/aiter/aiter/jit/module_moe.so",
+        "[aiter] shape is M:6, N:6144, K:4096, not found tuned config in a8w8.csv, will use default config!",
+        "Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 1.0 tokens/s",
+        'INFO:     127.0.0.1:1234 - "POST /v1/completions HTTP/1.1" 200 OK',
+    ],
+)
+def test_loading_what_is_built_is_no_compilation(line: str) -> None:
+    assert jit_lines([line]) == []
+
+
+@pytest.mark.parametrize(
     ("log", "words"),
     [
         ("kv-too-small", "ValueError: To serve at least one request"),

@@ -5,7 +5,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from longctx import sse
 from longctx.sse import SseParser
+
+LINE_END = sse._LINE_END
 
 TEXT = (
     ': hello\ndata: {"text": "é – 日本"}\n\nevent: x\nid: 7\ndata: first\ndata: second\n\n'
@@ -42,3 +45,26 @@ def test_byte_order_mark(raw: bytes) -> None:
 
 def test_bytes_that_are_not_utf8_do_not_stop_the_stream() -> None:
     assert SseParser().feed(b"data: \xff\n\ndata: b\n\n") == ["�", "b"]
+
+
+def test_a_line_of_many_reads_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte in one event must not cost the square of its reads while the clock runs."""
+
+    class Counted:
+        searched = 0
+
+        def search(self, text: bytes) -> object:
+            self.searched += len(text)
+            return LINE_END.search(text)
+
+        def split(self, text: bytes) -> list[bytes]:
+            self.searched += len(text)
+            return LINE_END.split(text)
+
+    counted = Counted()
+    monkeypatch.setattr(sse, "_LINE_END", counted)
+    parser = SseParser()
+    parser.feed(b"data: ")
+    assert not any(parser.feed(b"x" * 1000) for _ in range(1000))
+    assert [len(event) for event in parser.feed(b"\n\n")] == [1_000_000]
+    assert counted.searched < 3_000_000

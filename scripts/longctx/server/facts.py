@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from longctx.metrics import CACHE_INFO, parse
 from longctx.tables import SERVER_FACTS
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
@@ -32,6 +33,7 @@ JIT = re.compile(
     r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
     r"|Graph capturing finished|Capturing CUDA graphs|Autotuning process"
     r"|Autotuning kernel \w|Triton autotuning for function"
+    r"|(?:start|finish) build \[|oading JIT ops|TileLang \w+ to compile kernel"  # AITER, FlashInfer, TileLang
 )
 KV_LIMIT = (
     re.compile(r"larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(([\d,]+)\)"),
@@ -144,12 +146,12 @@ def read_log(lines: list[str]) -> dict[str, Any]:
 
 def read_metrics(text: str, max_model_len: int | None) -> dict[str, Any]:
     """Return the facts in the labels of vllm:cache_config_info; of several engines, the smallest capacity."""
-    engines = [
-        sample.labels
-        for family in text_string_to_metric_families(text)
-        if family.name == "vllm:cache_config_info"
-        for sample in family.samples
-    ]
+    lines = [line for line in text.splitlines() if line.startswith(CACHE_INFO)]
+    try:
+        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except ValueError:  # whatever answers there, it is no vLLM
+        return {}
+    engines = [sample.labels for family in families for sample in family.samples if sample.name == CACHE_INFO]
     if not engines:
         return {}
     labels = engines[0]
@@ -169,13 +171,16 @@ def collect(
     """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False) as client:
-        model = _json(client, "/v1/models").get("data", [{}])[0]
+        model = _first_model(_json(client, "/v1/models"))
         version = _json(client, "/version")
         metrics = _text(client, "/metrics")
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
     layers = [
         ("log", read_log(lines)),
-        ("metrics", read_metrics(metrics, models["max_model_len"])),
+        (
+            "metrics",
+            read_metrics(metrics, models["max_model_len"]) | ({"has_metrics": True} if parse(metrics) else {}),
+        ),
         ("/version", {"vllm_version": version.get("version")}),
         ("/v1/models", models),
         ("packages", package_versions(probe)),
@@ -247,13 +252,18 @@ def _labelled_capacity(labels: dict[str, str], max_model_len: int | None) -> int
         return size
     try:
         return int(float(labels["kv_cache_max_concurrency"]) * (max_model_len or 0)) or None
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
 
 
 def _number(text: str | None) -> int | None:
     digits = (text or "").replace(",", "")
-    return int(digits) if digits.isdigit() else None
+    return int(digits) if digits.isdecimal() else None
+
+
+def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
+    models = listed.get("data")
+    return models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
 
 
 def _json(client: httpx.Client, path: str) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from longctx.server import connectors
 from longctx.server.launcher import Launch, Owner
 from longctx.server.recipe import MODULE, Recipe, command, environment
 
+# vLLM would ask everybody for it, us too; it is exported here for a server of somebody else's.
+FOREIGN_KEY = "VLLM_API_KEY"
+
 
 def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch:
     """Return how to start the recipe's server with the interpreter in `options`.
@@ -27,7 +30,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     program = list(options.get("program") or ["-m", MODULE])
     return Launch(
         command=[python, *program, *command(recipe, host, port)],
-        env=dict(os.environ) | environment(recipe),
+        env={name: value for name, value in os.environ.items() if name != FOREIGN_KEY} | environment(recipe),
         probe=[python],
         facts={"launcher": "local"},
     )
