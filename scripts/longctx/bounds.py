@@ -1,7 +1,7 @@
 """What no server can beat: a lower bound of TTFT and an upper bound of decode throughput.
 
 Arithmetic that the served precision cannot do faster is reckoned at that precision's peak: matrices at the FP8 peak
-only where the weights are FP8; attention at the FP8 peak only for GQA over an FP8 cache, which vLLM's kernels may
+only where weights have 8 bits; attention at the FP8 peak only for GQA over an FP8 cache, which vLLM's kernels may
 compute in FP8. MLA prefill expands the latent to BF16 heads first, so it is bound by the BF16 peak even over an FP8
 cache. 4-bit weights are expanded to BF16 before the product.
 """
@@ -22,7 +22,7 @@ def ttft_bound_s(
     fp8 = hardware.fp8_flops or hardware.bf16_flops
     fp8_attention = geometry.kv_dtype_bytes(kv_dtype) == 1 and not geometry.is_mla
     attention_peak = fp8 if fp8_attention else hardware.bf16_flops
-    linear_peak = fp8 if geometry.linear_bytes < 2 else hardware.bf16_flops
+    linear_peak = fp8 if geometry.fp8_products else hardware.bf16_flops
     seconds = geometry.attention_flops(tokens) / attention_peak + geometry.linear_flops(tokens) / linear_peak
     return seconds / ranks
 

@@ -119,9 +119,8 @@ def weight_bytes_per_rank(geometry: Geometry, parallelism: Parallelism) -> int:
 def _stage_weights(geometry: Geometry, stage: list[Layer], tensor: int) -> float:
     total = 0.0
     for layer in stage:
-        experts = layer.parameters_experts * geometry.expert_bytes
-        other = (layer.parameters - layer.parameters_experts - layer.parameters_replicated) * geometry.linear_bytes
-        total += (experts + other) / tensor + layer.parameters_replicated * geometry.linear_bytes
+        replicated = layer.parameters_replicated * max(geometry.stored.mixer, geometry.stored.ffn)
+        total += (geometry.layer_bytes(layer) - replicated) / tensor + replicated
     return total
 
 

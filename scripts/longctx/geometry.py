@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.errors import ConfigError, GeometryError
+from longctx.quantisation import WeightBytes
 
 MODELS_DIR = Path(__file__).parents[2] / "resources" / "models"
 KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -64,7 +65,8 @@ class Layer:
     """`count` consecutive equal layers; parameters are per layer.
 
     `parameters_replicated` are those that tensor parallelism copies to each rank (norms, routers, MLA's down
-    projections). `parameters_experts` are the routed experts', which some quantisations treat apart.
+    projections). `parameters_mixer` (attention or linear) and `parameters_experts` (the routed ones) are those that
+    some quantisations treat apart.
     `width` is the number of activation elements per token that live at once in the layer's widest part.
     """
 
@@ -75,6 +77,7 @@ class Layer:
     parameters: int
     parameters_active: int
     parameters_replicated: int
+    parameters_mixer: int
     parameters_experts: int
     parameters_experts_active: int
     width: int
@@ -92,8 +95,8 @@ class Geometry:
     embedding_parameters: int  # input table
     head_parameters: int  # output matrix; 0 where it is tied to the input table
     dtype_bytes: int
-    linear_bytes: float  # bytes per parameter of the layers (quantised checkpoints: fewer than dtype_bytes)
-    expert_bytes: float
+    stored: WeightBytes  # of the layers; the tables keep dtype_bytes
+    max_position: int | None
     notes: tuple[str, ...] = ()
 
     @staticmethod
@@ -147,12 +150,22 @@ class Geometry:
         return (parameters + self.hidden_size) * self.dtype_bytes
 
     def _layer_bytes(self, active: bool) -> float:
-        total = 0.0
-        for layer in self.layers:
-            experts = layer.parameters_experts_active if active else layer.parameters_experts
-            other = (layer.parameters_active if active else layer.parameters) - experts
-            total += layer.count * (experts * self.expert_bytes + other * self.linear_bytes)
-        return total
+        return sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
+
+    def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
+        """Return the weight bytes of one of `layer`, or those that one token is multiplied with."""
+        experts = layer.parameters_experts_active if active else layer.parameters_experts
+        ffn = (layer.parameters_active if active else layer.parameters) - layer.parameters_mixer - experts
+        return layer.parameters_mixer * self.stored.mixer + ffn * self.stored.ffn + experts * self.stored.experts
+
+    @property
+    def quantised_weights(self) -> bool:
+        return min(self.stored.mixer, self.stored.ffn, self.stored.experts) < self.dtype_bytes
+
+    @property
+    def fp8_products(self) -> bool:
+        """Return whether some weights have 8 bits, so that products may run at the FP8 peak (4 bits: at BF16's)."""
+        return any(1 <= size < 2 for size in (self.stored.mixer, self.stored.ffn, self.stored.experts))
 
     @property
     def is_mla(self) -> bool:
@@ -161,7 +174,7 @@ class Geometry:
     def kv_dtype_bytes(self, kv_dtype: str) -> int:
         """Return bytes per cached element for vLLM's --kv-cache-dtype; ConfigError if it is not a known one."""
         if kv_dtype == "auto":
-            return self.dtype_bytes
+            return self.stored.kv_auto
         if kv_dtype not in KV_DTYPE_BYTES:
             raise ConfigError(f"kv_cache_dtype: {kv_dtype!r} is not one of auto, {', '.join(KV_DTYPE_BYTES)}")
         return KV_DTYPE_BYTES[kv_dtype]

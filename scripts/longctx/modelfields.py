@@ -1,13 +1,36 @@
-"""Strict access to a config.json: each read names its field, and nothing absent turns into a number."""
+"""Strict access to a config.json: each read names its field, nothing absent turns into a number, and a field that
+nobody read but that sounds of sizes is an error: the planner would be guessing that it changes nothing.
+"""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from longctx.errors import GeometryError
 
 REQUIRED = object()
-_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+Item = TypeVar("Item", int, str)
+_KINDS = {int: "whole numbers", str: "strings"}
+# As served: vLLM's dtype 'auto' casts FP32 checkpoints to 16 bits (config/model.py, _resolve_auto_dtype).
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
+_SIZES = re.compile(
+    r"head|layer|dim|rank|size|expert|window|kv_|conv|state|bias|lora|index|mamba|ssm|attn|attention|block|chunk|shared"
+    r"|sparse|interval|period|offset|expand|expansion|mtp|mlp|mixer|depth|width|kernel|pattern|group|latent|vocab|tie"
+)
+_NO_SIZE = re.compile(
+    r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|^longctx_"
+)
+# Fields of released configurations that change neither memory nor work, or repeat what others say.
+_HARMLESS = {
+    "_attn_implementation_autoset", "attn_temperature_tuning", "chunk_size", "ep_size", "expand", "experts_per_token",
+    "head_dim", "intermediate_size", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp",
+    "max_model_len", "max_window_layers", "mla_use_nope", "mlp_expansion_factor", "mlp_intermediate_size",
+    "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_transformer_layers", "n_group", "num_beam_groups",
+    "num_expert_group", "num_key_value_heads", "num_logits_to_keep", "num_query_groups", "qk_head_dim",
+    "query_pre_attn_scalar", "rescale_prenorm_residual", "residual_in_fp32", "rotary_dim", "shared_moe_mode",
+    "sliding_window_size", "time_step_rank", "topk_group", "use_grouped_topk", "use_mamba_kernels", "use_mtp",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +40,7 @@ class Fields:
     values: Mapping[str, Any]
     name: str
     where: str = ""
+    seen: set[str] = field(default_factory=set, compare=False)
 
     def fail(self, field: str, problem: str, mend: str) -> GeometryError:
         """Return the error, to be raised, that names model and field."""
@@ -29,7 +53,7 @@ class Fields:
             raise self.fail(names[0], f"is {value!r}", f"it must be a whole number of at least {at_least}")
         return value
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: Any = REQUIRED) -> bool:
         """Return true or false as the file says, `default` where it says nothing."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
@@ -46,8 +70,22 @@ class Fields:
                 raise self.fail(name, f"has the unknown kind {entry!r}", f"known are {', '.join(allowed)}")
         return value
 
+    def text(self, name: str, default: Any = REQUIRED) -> str:
+        value = self.get(name, default=default)
+        if not isinstance(value, str):
+            raise self.fail(name, f"is {value!r}", "it must be a string")
+        return value
+
+    def items(self, name: str, kind: type[Item], default: Any = REQUIRED) -> list[Item]:
+        """Return a list whose entries are of one type, int or str."""
+        value = self.get(name, default=default)
+        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+            raise self.fail(name, f"is {value!r}", f"it must be a list of {_KINDS[kind]}")
+        return value
+
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return the first of `names` that is there and not null, else `default`, else GeometryError."""
+        self.seen.update(names)
         for name in names:
             if self.values.get(name) is not None:
                 return self.values[name]
@@ -55,8 +93,20 @@ class Fields:
             raise self.fail(names[0], "is missing", "add it as the model's own config.json has it")
         return default
 
+    def present(self, name: str) -> Any:
+        """Return what `name` is, null too; GeometryError if the key is absent, which means another size than null."""
+        self.seen.add(name)
+        if name not in self.values:
+            raise self.fail(name, "is missing", "add it as the model's own config.json has it, null included")
+        return self.values[name]
+
     def has(self, name: str) -> bool:
+        self.seen.add(name)
         return self.values.get(name) is not None
+
+    def skip(self, *names: str) -> None:
+        """Note fields that say nothing new in this configuration: others decide."""
+        self.seen.update(names)
 
     def inner(self, name: str) -> "Fields":
         """Return the object under `name` as Fields of its own."""
@@ -67,32 +117,27 @@ class Fields:
 
     def refuse(self, name: str, why: str) -> None:
         """Raise if `name` is set: a field that changes the geometry in a way nobody taught this planner."""
+        self.seen.add(name)
         if self.values.get(name):
             raise self.fail(name, f"is {self.values[name]!r}", f"{why}, which the planner does not know")
 
+    def refuse_unread(self, model_type: str) -> None:
+        """Raise for a field that no reader of this family asked for, although its name speaks of sizes or layers."""
+        for name, value in self.values.items():
+            if not value or isinstance(value, float) or name in self.seen or name in _HARMLESS:
+                continue
+            if _SIZES.search(name) and not _NO_SIZE.search(name):
+                said = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
+                mend = (
+                    f"the planner does not know it in a {model_type}; plan with a copy without it if it changes no size"
+                )
+                raise self.fail(name, f"is {said}", mend)
+
     def dtype_bytes(self) -> int:
-        """Return the bytes of the model's dtype (`dtype`, formerly `torch_dtype`)."""
-        value = str(self.get("dtype", "torch_dtype")).removeprefix("torch.")
+        """Return the bytes per parameter as served of the model's dtype (`dtype`, formerly `torch_dtype`)."""
+        value = str(self.get("dtype", "torch_dtype", default="")).removeprefix("torch.")
+        if not value:
+            raise self.fail("dtype", "is missing", 'add the type that the weights are served in, such as "bfloat16"')
         if value not in _DTYPE_BYTES:
             raise self.fail("dtype", f"is {value!r}", f"known are {', '.join(_DTYPE_BYTES)}")
         return _DTYPE_BYTES[value]
-
-
-def weight_bytes(fields: Fields, dtype_bytes: int) -> tuple[float, float]:
-    """Return (bytes per layer parameter, bytes per expert parameter) from `quantization_config`.
-
-    FP8 has one FP32 scale per 128 x 128 block where `weight_block_size` says so, MXFP4 one byte per 32 elements.
-    """
-    if not fields.has("quantization_config"):
-        return dtype_bytes, dtype_bytes
-    quantisation = fields.inner("quantization_config")
-    method = quantisation.get("quant_method")
-    if method == "fp8":
-        block = quantisation.get("weight_block_size", default=None)
-        scaled = 1.0 if block is None else 1.0 + 4.0 / (block[0] * block[1])
-        return scaled, scaled
-    if method == "mxfp4":
-        return dtype_bytes, 4.25 / 8
-    raise quantisation.fail(
-        "quant_method", f"is {method!r}", "known are fp8 and mxfp4; plan with the unquantised config"
-    )

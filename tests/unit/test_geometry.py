@@ -204,7 +204,7 @@ def test_a_missing_field_is_named(field: str) -> None:
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
         ({"sliding_window": 4096, "layer_types": ["full_attention"]}, "layer_types is not a list of one entry per"),
         ({"sliding_window": 4096, "layer_types": ["ring"] * 32}, "layer_types has the unknown kind 'ring'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.quant_method is 'awq'"),
+        ({"quantization_config": {"quant_method": "sponge"}}, "quantization_config.quant_method is 'sponge'"),
         ({"quantization_config": "fp8"}, "quantization_config is 'fp8'; it must be an object"),
     ],
 )  # fmt: skip
