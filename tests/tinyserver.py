@@ -2,7 +2,8 @@
 
 TINY (space-separated words): silent (never listens), exit (exits after TINY_AFTER_S with TINY_WORDS), other (serves
 another model), environment (prints its environment), family (children that leave the group and ignore SIGTERM),
-ignore_term, no_metrics, chatty (prints without end), shared (keeps the shared memory TINY_SHARED, never removes it).
+ignore_term, no_metrics, chatty (prints without end), shared (keeps the shared memory TINY_SHARED, never removes it),
+bound (one thread has the last processor to itself).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -57,8 +59,18 @@ def start_family() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def compute_on_one(bound: threading.Event) -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    bound.set()
+    time.sleep(600)
+
+
 def main() -> None:
     print("tiny server starts", flush=True)
+    if "bound" in WORDS:
+        bound = threading.Event()
+        threading.Thread(target=compute_on_one, args=(bound,), daemon=True).start()
+        bound.wait()
     if "environment" in WORDS:
         print("\n".join(f"{name}={value}" for name, value in os.environ.items()), flush=True)
     if "ignore_term" in WORDS:

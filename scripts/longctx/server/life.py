@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 from longctx.errors import ServerError
-from longctx.server import container, engines, environment, external, facts, gpu, local, ownership, reaper
+from longctx.server import apart, container, engines, environment, external, facts, gpu, local, ownership, reaper
 from longctx.server import contract as contracts
 from longctx.server.launcher import Kind, Launch, Launcher
 from longctx.server.log import Log
@@ -49,6 +49,7 @@ def serve(
 
     run_dir keeps the ownership records: what an earlier run of ours left there is ended first. The server's output is
     appended to log_path, secrets masked; on_log gets each new line while the server starts. contract: 'fail' or 'warn'.
+    The block runs off the processors that the server's threads are bound to.
     ServerError has reason server_start, not_ours, kv_too_small, contract, disk_full or unsupported.
     """
     say = on_log or (lambda _: None)
@@ -72,7 +73,8 @@ def serve(
         try:
             _wait_ready(kept, log, port, unique_name, started + start_timeout_s, start_timeout_s, say)
             server = _describe(recipe, launch, kept, log, port, time.monotonic() - started)
-            yield _agreed(server, contract)
+            with apart.apart_from(kept.processes()):
+                yield _agreed(server, contract)
         finally:
             if left := kept.stop():
                 say(f"processes {left} of the server survive SIGKILL")

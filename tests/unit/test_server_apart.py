@@ -1,0 +1,55 @@
+"""The client keeps off the processors on which a CPU server computes."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from longctx.server import Launcher, Recipe, apart, serve
+
+TINY = str(Path(__file__).parents[1] / "tinyserver.py")
+needs_two = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors (Linux)"
+)
+
+
+def block_sees(tmp_path: Path) -> tuple[set[int], set[int]]:
+    """Processors of this thread and of one started in the block, while a server runs."""
+    recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
+    launcher = Launcher("local", {"python": sys.executable, "program": [TINY]})
+    with serve(recipe, launcher, run_dir=tmp_path / "run", log_path=tmp_path / "log", campaign="c", start_timeout_s=60):
+        later: list[set[int]] = []
+        thread = threading.Thread(target=lambda: later.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        return os.sched_getaffinity(0), later[0]
+
+
+@needs_two
+def test_the_client_leaves_a_processor_to_the_thread_that_is_bound_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.sched_getaffinity(0)
+    monkeypatch.setenv("TINY", "bound")
+    assert block_sees(tmp_path) == (before - {max(before)}, before - {max(before)})
+    assert os.sched_getaffinity(0) == before
+
+
+@needs_two
+def test_a_server_without_bound_threads_changes_nothing(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    assert block_sees(tmp_path) == (before, before)
+
+
+@needs_two
+def test_where_no_processor_would_be_left_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    monkeypatch.setattr(apart, "bound", lambda pids: set(before))
+    with apart.apart_from([]):
+        assert os.sched_getaffinity(0) == before
+
+
+@needs_two
+def test_processes_that_have_ended_bind_nothing() -> None:
+    assert apart.bound([2**22 + 1]) == set()
