@@ -89,6 +89,7 @@ def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
             return
         assert stopped.code != 0
         assert "finished requests are kept, the same command goes on from here" in stopped.output
+        assert three.status()["points"] == {f"prefill/{POINT}": {"state": "interrupted"}}
         finish(three, 2)
 
 
@@ -195,6 +196,7 @@ def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
         three.nothing_left()
     shown = three.tool(LONGCTX, "watch", "results", "--once")
     assert "1 interrupted" in shown.stdout
+    assert "run the same command again to continue" in shown.stdout
 
 
 def test_a_killed_point_of_mode_reuse_makes_its_prefix_resident_again(prepared: Pipeline) -> None:
