@@ -21,8 +21,15 @@ def parser() -> argparse.ArgumentParser:
     )
     show.add_argument("results", type=Path, metavar="R", help="the campaign's results folder, such as results/")
     show.add_argument("--once", action="store_true", help="print it once; exit 1 where there is nothing")
-    show.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
+    show.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (default 1)")
     return top
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600 seconds")
+    return seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

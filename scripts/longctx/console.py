@@ -5,6 +5,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from longctx.say import Lasting
+
 
 def human_count(value: float) -> str:
     """Return 1.5M for 1500000: three digits or so, for people."""
@@ -19,7 +21,7 @@ class Progress:
 
     def __init__(self, label: str, total: int | None = None, unit: str = "tokens", out: TextIO | None = None) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self._out = sys.stderr if out is None else out
+        self._out = Lasting(sys.stderr if out is None else out)
         self._live = self._out.isatty()
         self._start = self._shown = time.monotonic()
         self._done = 0

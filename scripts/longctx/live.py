@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from longctx.config import Campaign, Point
 from longctx.console import human_count
+from longctx.points import output_path
 from longctx.progress import Progress
-from longctx.status import StatusWriter
+from longctx.status import StatusWriter, note_run
 from longctx.terminal import TerminalLine, format_seconds
 
 # vLLM prints its whole configuration in one line.
@@ -33,7 +35,7 @@ class Live:
         self.phase(phase)
 
     def _writer_of(self, point: Point) -> StatusWriter:
-        path = self._campaign.results / "status.json"
+        path = status_path(self._campaign)
         return StatusWriter(path, campaign=self._campaign.name, point=_key(point), expected=self._expected)
 
     def phase(self, text: str) -> None:
@@ -61,9 +63,11 @@ class Live:
             self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
             return
         rate = f", {human_count(now.rate_tok_s)} tok/s" if now.rate_tok_s else ""
+        # A narrow terminal cuts the end: what is waited for comes first.
         self._line.show(
-            f"{self._phase}: {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
-            f" {format_seconds(now.elapsed_s)}, {format_seconds(now.eta_s)} left"
+            f"{self._phase}: {now.tokens_done / now.tokens_total:.0%}, {format_seconds(now.eta_s)} left,"
+            f" {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
+            f" {format_seconds(now.elapsed_s)}"
         )
 
     def end(self, state: str, reason: str | None = None) -> None:
@@ -73,9 +77,25 @@ class Live:
             self._writer.finish(state, reason)
         self._writer = None
 
+    def close(self) -> None:
+        """Mark a point that is still open as interrupted."""
+        if self._writer:
+            self.end("interrupted")
+
     def done(self, point: Point) -> None:
         """Say that a point is whole, whenever it was measured."""
         self._writer_of(point).finish("done")
+
+
+def status_path(campaign: Campaign) -> Path:
+    return campaign.results / "status.json"
+
+
+def note_campaign(campaign: Campaign) -> None:
+    """Say in the status file that this run is at work, and which points have their measurement."""
+    points = campaign.points()
+    done = {_key(point) for point in points if output_path(campaign, point, "measurements").exists()}
+    note_run(status_path(campaign), campaign.name, [_key(point) for point in points], done)
 
 
 def _key(point: Point) -> str:

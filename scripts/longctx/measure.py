@@ -42,6 +42,7 @@ def measure(campaign: Campaign, points: Sequence[Point], say: Say) -> int:
         stack.enter_context(ending_with_owner())
         stack.enter_context(only_one(campaign, points))
         job = _Job(campaign, sorted(points), say)
+        stack.callback(job.live.close)
         job.run()
         return job.finish()
 

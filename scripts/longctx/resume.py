@@ -15,6 +15,7 @@ from typing import IO
 from longctx.config import Campaign, Point
 from longctx.errors import LongctxError
 from longctx.kvlimit import RUN_VARIABLE
+from longctx.live import note_campaign
 from longctx.owner import own_jobs
 from longctx.points import mend, output_path, set_aside_deleted
 from longctx.server import connectors
@@ -43,6 +44,7 @@ def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False)
     if mine:
         said += [*set_aside_deleted(campaign), *mend(campaign), unsupported(campaign)]
         mark_stale(campaign)
+        note_campaign(campaign)
     if only_looks:
         _held.pop(lock).close()
     for sentence in filter(None, said):

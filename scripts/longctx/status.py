@@ -1,8 +1,9 @@
 """A small file that says where a campaign stands, for people and programs outside Snakemake.
 
-R/status.json: {format, campaign, points: {point: {state, reason}}, current: {point: {phase, tokens_done, …, pid,
-host, updated_at}}}. A point is 'mode/length/pass'. Several writers (SLURM nodes) may share it: each changes only
-its own point, under a lock. It is disposable: losing it, or failing to write it, never harms a measurement.
+R/status.json: {format, campaign, run: {pid, start, boot, host}, points: {point: {state, reason}}, current: {point:
+{phase, tokens_done, …, pid, start, boot, host, updated_at}}}. A point is 'mode/length/pass'. Several writers (SLURM
+nodes) may share it: each changes only its own point, under a lock. It is disposable: losing it, or failing to write
+it, never harms a measurement.
 """
 
 import contextlib
@@ -10,12 +11,14 @@ import fcntl
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
-import psutil
+
+from longctx.server.ownership import boot_id
+from longctx.server.reaper import start_ticks
 
 FORMAT = 1
 STATES = ("waiting", "running", "done", "failed", "interrupted")
@@ -28,18 +31,56 @@ def read_status(path: Path | str) -> dict[str, Any] | None:
         content = orjson.loads(Path(path).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
-    return content if isinstance(content, dict) and content.get("format") == FORMAT else None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return None
+    return content if all(isinstance(content.get(part), dict) for part in ("points", "current")) else None
 
 
-def writer_gone(entry: dict[str, Any]) -> bool | None:
-    """Return whether the process that wrote a current entry has ended; None where it runs on another host."""
+def this_process() -> dict[str, Any]:
+    """Return what tells this process from every other, whatever becomes of the wall clock."""
+    return {"pid": os.getpid(), "start": start_ticks(os.getpid()), "boot": boot_id(), "host": platform.node()}
+
+
+def writer_gone(entry: Mapping[str, Any]) -> bool | None:
+    """Return whether the process that wrote an entry has ended; None where it runs on another host."""
     if entry.get("host") != platform.node():
         return None
-    try:
-        process = psutil.Process(entry["pid"])
-        return bool(abs(process.create_time() - entry["pid_started"]) > 1 or process.status() == psutil.STATUS_ZOMBIE)
-    except (psutil.Error, KeyError):
-        return True
+    return entry.get("boot") != boot_id() or start_ticks(int(entry.get("pid", 0))) != entry.get("start")
+
+
+def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
+    """Say that this process is at work on a campaign, and which of its points are done, whatever the file said."""
+    with contextlib.suppress(OSError), _changing(path, campaign) as status:
+        known, status["run"] = status["points"], this_process()
+        states = {point: known.get(point, {}) for point in points}
+        kept = {point: entry for point, entry in states.items() if entry.get("state") in ("failed", "interrupted")}
+        status["points"] = {
+            point: {"state": "done"} if point in done else kept.get(point, {"state": "waiting"}) for point in points
+        }
+        _settle(status)
+
+
+def _settle(status: dict[str, Any]) -> None:
+    """Turn current points whose writer has ended into interrupted ones."""
+    for point in [name for name, entry in status["current"].items() if writer_gone(entry)]:
+        del status["current"][point]
+        if point in status["points"]:
+            status["points"][point] = {"state": "interrupted"}
+
+
+@contextlib.contextmanager
+def _changing(path: Path, campaign: str) -> Iterator[dict[str, Any]]:
+    """Yield the file's content to be changed under its lock, and put it in place whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        with contextlib.suppress(OSError):  # a disk without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        status = read_status(path) or {"points": {}, "current": {}}
+        status |= {"format": FORMAT, "campaign": campaign, "updated_at": time.time()}
+        yield status
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
+        temporary.replace(path)
 
 
 class StatusWriter:
@@ -57,11 +98,7 @@ class StatusWriter:
         self._path, self._campaign, self._point, self._expected = Path(path), campaign, point, tuple(expected)
         self._clock, self._next = clock, -float("inf")
         self._open = False
-        self._fields: dict[str, Any] = {
-            "pid": os.getpid(),
-            "pid_started": psutil.Process().create_time(),
-            "host": platform.node(),
-        }
+        self._fields: dict[str, Any] = this_process()
 
     def __enter__(self) -> Self:
         self.update(phase="start")
@@ -75,7 +112,7 @@ class StatusWriter:
         """Change what the point's entry says; a new `phase` is written at once and drops the old phase's numbers."""
         self._open = True
         if "phase" in fields:
-            keep = ("pid", "pid_started", "host", "log_line")
+            keep = ("pid", "start", "boot", "host", "log_line")
             self._fields = {name: self._fields[name] for name in keep if name in self._fields}
             self._fields["phase_started_at"] = time.time()
         self._fields |= fields
@@ -91,27 +128,12 @@ class StatusWriter:
         self._write(state, reason)
 
     def _write(self, state: str, reason: str | None = None) -> None:
-        with contextlib.suppress(OSError), self._locked():
-            status = read_status(self._path) or {"points": {}, "current": {}}
-            status |= {"format": FORMAT, "campaign": self._campaign, "updated_at": time.time()}
-            points, current = status["points"], status["current"]
+        with contextlib.suppress(OSError), _changing(self._path, self._campaign) as status:
             if self._expected:  # those that an earlier configuration had are history
-                points = {point: points.get(point, {"state": "waiting"}) for point in self._expected}
-                status["points"] = points
-            for point in [name for name, entry in current.items() if writer_gone(entry)]:
-                del current[point]
-                points[point] = {"state": "interrupted"}
-            points[self._point] = {"state": state} | ({"reason": reason} if reason else {})
-            current.pop(self._point, None)
+                known = status["points"]
+                status["points"] = {point: known.get(point, {"state": "waiting"}) for point in self._expected}
+            _settle(status)
+            status["points"][self._point] = {"state": state} | ({"reason": reason} if reason else {})
+            status["current"].pop(self._point, None)
             if state == "running":
-                current[self._point] = self._fields | {"updated_at": time.time()}
-            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
-            temporary.replace(self._path)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path.with_name(f".{self._path.name}.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+                status["current"][self._point] = self._fields | {"updated_at": time.time()}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from longctx.say import Lasting
+
 QUIET_S = 60.0
 
 
@@ -29,7 +31,7 @@ class TerminalLine:
     """Shows one changing line. Not on a terminal: a full line at first and then at most every QUIET_S."""
 
     def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out, self._clock = out or sys.stderr, clock
+        self._out, self._clock = Lasting(out or sys.stderr), clock
         self._tty = self._out.isatty()
         self._shown = 0
         self._next = -float("inf")

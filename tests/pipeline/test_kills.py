@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from longctx import journal
-from pipeline import LONGCTX, Pipeline, running, until
+from pipeline import LONGCTX, PATIENCE_S, Pipeline, running, until
 
 POINT, TARGET = "256/pass1", "results/measurements/256/pass1.parquet"
 REQUESTS = [("cold", 0), ("repeat", 1), ("repeat", 2)]
@@ -89,7 +89,27 @@ def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
             return
         assert stopped.code != 0
         assert "finished requests are kept, the same command goes on from here" in stopped.output
+        assert three.status()["points"] == {f"prefill/{POINT}": {"state": "interrupted"}}
         finish(three, 2)
+
+
+@pytest.mark.parametrize("make", [os.pipe, os.openpty], ids=["pipe", "terminal"])
+def test_a_reader_that_goes_stops_nothing(three: Pipeline, make: Callable[[], tuple[int, int]]) -> None:
+    ours, theirs = make()
+    command = [str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", TARGET]
+    snakemake = subprocess.Popen(
+        command, cwd=three.folder, env=three.environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        until(lambda: third_request(three), lambda: str(three.status()))
+        os.close(ours)
+        assert snakemake.wait(PATIENCE_S) == 0
+    finally:
+        three.end()
+        snakemake.wait()
+    assert three.measured(POINT) == [(role, index, "ok") for role, index in REQUESTS]
 
 
 def test_a_server_that_dies_again_and_again_costs_its_point_only(prepared: Pipeline) -> None:
@@ -176,6 +196,7 @@ def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
         three.nothing_left()
     shown = three.tool(LONGCTX, "watch", "results", "--once")
     assert "1 interrupted" in shown.stdout
+    assert "run the same command again to continue" in shown.stdout
 
 
 def test_a_killed_point_of_mode_reuse_makes_its_prefix_resident_again(prepared: Pipeline) -> None:

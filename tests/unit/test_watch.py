@@ -6,13 +6,14 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from longctx import cli, status, watch
-from longctx.status import StatusWriter, read_status, writer_gone
+from longctx.status import StatusWriter, note_run, read_status, this_process, writer_gone
 from longctx.terminal import TerminalLine, format_seconds
 from longctx.watch import progress_line, render
 
@@ -39,7 +40,7 @@ def test_a_campaign_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
         text = shown(tmp_path, capsys)
         assert "0 of 4 points done, 1 running" in text
         assert "1Ki >.  64Ki .." in text
-        assert " 25%  256 of 1,024 tokens, 128 tok/s, elapsed 2.0 s, ETA 6.0 s" in text
+        assert " 25%, ETA 6.0 s, 256 of 1,024 tokens, 128 tok/s, elapsed 2.0 s" in text
         first.finish("done")
     with writer(tmp_path, POINTS[1]) as second:
         second.finish("failed", "server_died")
@@ -79,12 +80,70 @@ def test_a_writer_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_process_number_that_was_given_away_again() -> None:
-    me = psutil.Process()
-    entry = {"host": platform.node(), "pid": me.pid, "pid_started": me.create_time()}
+    entry = this_process()
     assert writer_gone(entry) is False
-    assert writer_gone({**entry, "pid_started": me.create_time() - 1000}) is True
+    assert writer_gone({**entry, "start": entry["start"] - 1000}) is True
+    assert writer_gone({**entry, "boot": "an earlier one"}) is True
     assert writer_gone({**entry, "host": "another-node"}) is None
     assert writer_gone({"host": platform.node()}) is True
+
+
+def test_a_wall_clock_that_was_set_makes_nobody_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writer(tmp_path) as one:
+        one.update(phase="prefill")
+        # The kernel gives the time of boot, and so a process's start, by the wall clock of the moment.
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: 4e9)
+        monkeypatch.setattr(time, "time", lambda: 4e9)
+        entry = read_status(tmp_path / "status.json")["current"][POINTS[0]]
+        assert writer_gone(entry) is False
+
+
+def test_a_disk_without_locks_still_shows_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(status.fcntl, "flock", refuse)
+    with writer(tmp_path) as one:
+        one.update(phase="prefill")
+        assert read_status(tmp_path / "status.json")["current"][POINTS[0]]["phase"] == "prefill"
+
+
+def run_of(folder: Path, done: list[str]) -> dict[str, Any]:
+    note_run(folder / "status.json", "default", POINTS, done)
+    content = read_status(folder / "status.json")
+    assert content is not None
+    return content
+
+
+def test_a_run_tells_what_is_done_whatever_became_of_the_file(tmp_path: Path) -> None:
+    with writer(tmp_path, POINTS[1]) as second:
+        second.finish("failed", "server_died")
+    with writer(tmp_path, POINTS[2]) as third:
+        third.finish("done")  # its measurement was deleted since
+    states = [entry["state"] for entry in run_of(tmp_path, [POINTS[0]])["points"].values()]
+    assert states == ["done", "failed", "waiting", "waiting"]
+    (tmp_path / "status.json").unlink()
+    states = [entry["state"] for entry in run_of(tmp_path, [POINTS[0]])["points"].values()]
+    assert states == ["done", "waiting", "waiting", "waiting"]
+
+
+def test_between_two_points_the_run_is_named_and_a_dead_one_is_said(tmp_path: Path) -> None:
+    content = run_of(tmp_path, [])
+    named = f"nothing is measured at the moment; the run (process {os.getpid()} on {platform.node()}) is at work"
+    assert named in render(content, 0.0)
+    assert "no run is at work: the same command again continues" in render(content, 0.0, lambda _: True)
+    assert not [line for line in render(content, 0.0, lambda _: None) if "at work" in line]
+    over = run_of(tmp_path, POINTS)
+    assert not [line for line in render(over, 0.0, lambda _: True) if "at work" in line]
+
+
+def test_watching_does_not_end_while_a_run_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of(tmp_path, POINTS)
+    looks = iter([False, False, True])
+    monkeypatch.setattr(watch, "writer_gone", lambda _: next(looks))
+    slept: list[float] = []
+    assert watch.watch(tmp_path, out=io.StringIO(), sleep=slept.append) == 0
+    assert len(slept) == 2
 
 
 def test_a_silent_writer_on_another_node() -> None:
@@ -130,7 +189,7 @@ def test_a_disk_that_is_full_or_a_folder_that_cannot_be_written_harms_nothing(tm
     assert read_status(tmp_path / "file" / "status.json") is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 99}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1}'])
 def test_a_file_that_is_not_a_status(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "status.json").write_text(content)
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
@@ -141,8 +200,10 @@ def test_a_file_that_is_not_a_status(tmp_path: Path, content: str, capsys: pytes
 
 
 def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    assert "appears when a run starts" in capsys.readouterr().out
     assert cli.main(["watch", str(tmp_path / "absent"), "--once"]) == 1
-    assert "appears when a measurement starts" in capsys.readouterr().out
+    assert f"there is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
 
 
 def test_a_bad_state_is_an_error(tmp_path: Path) -> None:
@@ -178,6 +239,69 @@ def test_watching_until_the_end(
     assert ("\x1b[" in text) is clears
     assert text.isascii()
     assert "1 of 1 points done" in text
+
+
+LADDER = [f"prefill/{2**n}{unit}/pass{p}" for unit in ("Ki", "Mi") for n in range(10) for p in (1, 2, 3)][:51]
+
+
+@pytest.mark.parametrize("columns", [30, 45, 80, 132])
+def test_a_narrow_terminal_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    out = Terminal()
+    at = {"phase": "measuring, cold 0", "tokens_done": 22_020_096, "tokens_total": 1 << 26, "rate_tok_s": 1664.0,
+          "elapsed_s": 4320.0, "eta_s": 35940.0}  # fmt: skip
+    with StatusWriter(tmp_path / "status.json", campaign="mi355x", point=LADDER[-1], expected=LADDER) as one:
+        one.update(**at)
+        with pytest.raises(KeyboardInterrupt):
+            watch.watch(tmp_path, out=out, sleep=interrupt)
+    lines = out.getvalue().removeprefix("\x1b[H\x1b[J").splitlines()
+    assert max(map(len, lines)) <= columns
+    assert out.getvalue().isascii()
+    whole = " ".join(line.strip() for line in lines)
+    for part in ("64Mi ..>", "ETA 9 h 59 min", "22,020,096 of 67,108,864 tokens", "1,664 tok/s", "elapsed 1 h 12 min"):
+        assert part in whole
+
+
+def interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_low_terminal_keeps_what_is_going_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((80, 10)))
+    out = Terminal()
+    for point in LADDER[:-1]:
+        with StatusWriter(tmp_path / "status.json", campaign="c", point=point, expected=LADDER) as failed:
+            failed.finish("failed", "server_died")
+    with StatusWriter(tmp_path / "status.json", campaign="c", point=LADDER[-1], expected=LADDER) as one:
+        one.update(phase="measuring")
+        with pytest.raises(KeyboardInterrupt):
+            watch.watch(tmp_path, out=out, sleep=interrupt)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 9
+    assert any(line.startswith(LADDER[-1]) for line in lines)
+    assert "lines more: longctx watch --once" in lines[-1]
+
+
+def test_what_is_no_terminal_gets_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    out = io.StringIO()
+    with writer(tmp_path) as one:
+        one.update(phase="x", log_line="y" * 100)
+        with pytest.raises(KeyboardInterrupt):
+            watch.watch(tmp_path, out=out, sleep=interrupt)
+    assert "y" * 100 in out.getvalue()
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "x"])
+def test_a_bad_interval_is_one_sentence(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as wrong:
+        cli.main(["watch", "results", "--interval", interval])
+    assert wrong.value.code == 2
+    assert "--interval" in capsys.readouterr().err
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

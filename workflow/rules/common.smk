@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from longctx import config as longctx_config, owner, resume
+from longctx import config as longctx_config, owner, resume, say
 from longctx.cluster import NodeRequest
 from longctx.errors import LongctxError
 from snakemake.exceptions import WorkflowError
@@ -17,6 +17,7 @@ try:
     if workflow.is_main_process:
         only_looks = "report_now" in sys.argv or workflow.output_settings.dryrun
         resume.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
+        say.outlive_readers("snakemake.logging")
     elif workflow.remote_exec:
         owner.own_jobs()
     CONFIG_FILE = CAMPAIGN.save()
