@@ -40,14 +40,15 @@ def values(command: list[str], flag: str) -> list[str]:
 def test_podman_names_labels_and_limits_the_container(tmp_path: Path) -> None:
     made = launch(tmp_path, engine="podman", runtime="runc")
     command, image = made.command, made.command.index("example/vllm:1")
-    assert command[:6] == ["podman", "--runtime", "runc", "run", "--rm", "--init"]
+    assert command[:7] == ["podman", "--runtime", "runc", "run", "--rm", "--interactive", "--init"]
     assert values(command, "--name") == ["longctx-1a2b"]
     assert values(command, "--label") == ["longctx.campaign=default", "longctx.owner=1a2b"]
     assert values(command, "--ulimit") == ["nofile=4096:4096", "nproc=4096:4096"]
     assert values(command, "--network") == ["host"]
     assert values(command, "--ipc") == ["host"]
     assert values(command, "--entrypoint") == ["python3"]
-    assert command[image + 1 : image + 3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert command[image + 1 : image + 5] == [container.GUARD, "python3", "-m", "vllm.entrypoints.openai.api_server"]
+    assert made.holds_stdin, "the guard in the container ends where its input does"
     assert values(command[image:], "--host") == ["127.0.0.1"]
     assert made.stop_commands == [
         ["podman", "stop", "-t", "20", "longctx-1a2b"],
@@ -64,7 +65,7 @@ def test_the_size_of_shared_memory_is_asked_for_only_where_it_is_the_containers_
 
 def test_docker_takes_its_runtime_after_run_and_no_limits_of_ours(tmp_path: Path) -> None:
     command = launch(tmp_path, engine="docker", runtime="runc").command
-    assert command[:6] == ["docker", "run", "--rm", "--runtime", "runc", "--init"]
+    assert command[:7] == ["docker", "run", "--rm", "--runtime", "runc", "--interactive", "--init"]
     assert "--ulimit" not in command
 
 
@@ -150,6 +151,7 @@ def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeyp
         f"{model}:{model}:ro",
         f"{tokenizer}:{tokenizer}:ro",
         f"{checkpoint}:{checkpoint}",
+        f"{container.guard.__file__}:{container.GUARD}:ro",
     ]
     assert values(command, "--model") == [str(model)]
     assert str(checkpoint) in values(command, "--kv-transfer-config")[0]

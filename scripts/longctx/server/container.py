@@ -1,6 +1,8 @@
 """Launcher `container`: the same server in a podman, docker or apptainer container.
 
 podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
+Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
+ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
 apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
 """
 
@@ -12,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from longctx.errors import ServerError
+from longctx.server import guard
 from longctx.server import recipe as recipes
 from longctx.server.engines import find_engine, find_image, has_init, own_limits
 from longctx.server.launcher import Launch, Owner
 from longctx.server.reaper import MARKER, SECRET_NAME
 from longctx.server.recipe import Recipe
 
-STOP_GRACE_S = 20
+STOP_GRACE_S = guard.GRACE_S
+GUARD = "/opt/longctx/guard.py"  # where the container sees it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,17 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
     name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
+    mounts = [*mounts, Mount(Path(guard.__file__), GUARD, read_only=True)]
     run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
     inside = host if published is None else "0.0.0.0"
     return Launch(
-        command=[*run, *_server(recipe, chosen, inside, port)[1:]],
+        command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
         env=os.environ | secrets,
         stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
         probe=[engine, "exec", name, chosen.python],
         facts=facts,
         server_env=plain | secrets,
+        holds_stdin=True,
     )
 
 
@@ -115,7 +121,7 @@ def run_args(
     head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
     pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
     init = ["--init"] if has_init(engine) else []
-    return [*head, *init, *pairs, *options.extra_args, options.image]
+    return [*head, "--interactive", *init, *pairs, *options.extra_args, options.image]
 
 
 def apptainer_args(options: Options, mounts: list[Mount], env: list[str]) -> list[str]:
