@@ -101,9 +101,13 @@ def test_another_network_publishes_the_port_on_loopback_only(tmp_path: Path) -> 
 
 def test_apptainer_is_a_plain_child_with_bind_mounts(tmp_path: Path) -> None:
     made = launch(tmp_path, engine="apptainer", mounts=[f"{tmp_path}:/data:ro"])
-    assert made.command[:5] == ["apptainer", "exec", "--cleanenv", "--no-home", "--pid"]
+    assert made.command[:5] == ["apptainer", "exec", "--cleanenv", "--no-eval", "--pid"]
     assert f"{tmp_path}:/data:ro" in values(made.command, "--bind")
-    assert "VLLM_CPU_KVCACHE_SPACE=4" in values(made.command, "--env")
+    (home,) = values(made.command, "--home")
+    assert Path(home).is_dir(), "caches need a place, and not the user's home"
+    assert Path(home).is_relative_to(tmp_path)
+    assert made.env["APPTAINERENV_VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert "--env" not in made.command, "it would split a value at its commas"
     assert made.stop_commands == []
     assert made.env["APPTAINERENV_HF_TOKEN"] == SECRET
 
@@ -155,6 +159,26 @@ def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeyp
     ]
     assert values(command, "--model") == [str(model)]
     assert str(checkpoint) in values(command, "--kv-transfer-config")[0]
+
+
+def test_a_snapshot_of_the_hugging_face_cache_gets_its_blobs(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "1f").write_text("{}")
+    (snapshot / "config.json").symlink_to("../../blobs/1f")
+    (snapshot / "gone.json").symlink_to("../../nowhere/2f")
+    command = launch(tmp_path, replace(RECIPE, model=str(snapshot)), engine="podman").command
+    assert values(command, "--volume")[:2] == [f"{snapshot}:{snapshot}:ro", f"{blobs}:{blobs}:ro"]
+    assert not [mount for mount in values(command, "--volume") if "nowhere" in mount]
+
+
+def test_a_host_without_a_network_says_so_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    made = launch(tmp_path, engine="docker")
+    assert "HF_HUB_OFFLINE" in values(made.command, "--env")
+    assert made.server_env is not None
+    assert made.server_env["HF_HUB_OFFLINE"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from longctx import hub
 from longctx.errors import ServerError
 from longctx.server import connectors
 from longctx.server.launcher import Launch, Owner
@@ -25,7 +26,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     program = list(options.get("program") or ["-m", MODULE])
     return Launch(
         command=[python, *program, *command(recipe, host, port)],
-        env=dict(os.environ) | environment(recipe),
+        env=dict(os.environ) | ({"HF_TOKEN": token} if (token := hub.token()) else {}) | environment(recipe),
         probe=[python],
         facts={"launcher": "local"},
     )
