@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -113,7 +114,8 @@ def pip_configuration(engine: str) -> Iterator[list[str]]:
 
 def _call(command: list[str], failure: str) -> None:
     """Run a long engine command, its output to our standard error; LongctxError with `failure` if it fails."""
-    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+    env = os.environ | {"DOCKER_BUILDKIT": "1"}  # RUN --mount needs it; the default since docker 23
+    if subprocess.run(command, stdout=sys.stderr, env=env, check=False).returncode != 0:
         raise LongctxError(f"{failure}: see the lines of {command[0]} above")
 
 

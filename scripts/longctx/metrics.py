@@ -16,6 +16,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from longctx.rates import decode_tok_s
+from longctx.tls import verify
 
 # Canonical name -> the sample names that mean it; the first one present counts.
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -145,7 +146,7 @@ def _capacity(cache_config: Mapping[str, str] | None, gauges: Mapping[str, list[
 @cache
 def _http(base_url: str) -> httpx.Client:
     """Return one kept-open client per server; proxies of the environment are not for a server next door."""
-    return httpx.Client(base_url=base_url, trust_env=False, verify=base_url.startswith("https:"))
+    return httpx.Client(base_url=base_url, trust_env=False, verify=verify(base_url))
 
 
 def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Snapshot | None:

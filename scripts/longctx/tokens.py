@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longctx import hub
 from longctx.errors import PromptError
 from longctx.tokenfile import Ids
 
@@ -313,7 +314,11 @@ def _from_pretrained(spec: TokenizerSpec) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(
-            spec.source, revision=spec.revision or "main", trust_remote_code=spec.trust_remote_code, use_fast=True
+            spec.source,
+            revision=spec.revision or "main",
+            trust_remote_code=spec.trust_remote_code,
+            use_fast=True,
+            token=hub.token(),
         )
     except Exception as error:  # transformers, its hub client and a model's own code raise whatever they like
         text = " ".join(str(error).split())

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from typing import Any
 from longctx.server.engines import own_limits
 
 ROOT = Path(__file__).parents[2]
-IMAGE = "localhost/longctx-thin:test"
+# Of this test run alone: another one on this machine has its own images and containers.
+RUN = uuid.uuid4().hex[:8]
+CAMPAIGN = f"test-{RUN}"
+IMAGE = f"localhost/longctx-thin:{RUN}"
 FOLDERS = (
     "etc",
     "opt",
@@ -44,9 +48,10 @@ class Engine:
         done = subprocess.run([self.name, *arguments], input=data, capture_output=True, timeout=120, check=False)
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def containers(self, label: str = "longctx.owner") -> list[str]:
-        """The names of all containers that carry the label, running or not."""
-        return self.call("ps", "--all", "--filter", f"label={label}", "--format", "{{.Names}}").stdout.split()
+    def containers(self) -> list[str]:
+        """The names of all containers of this test run's campaign, running or not."""
+        label = f"label=longctx.campaign={CAMPAIGN}"
+        return self.call("ps", "--all", "--filter", label, "--format", "{{.Names}}").stdout.split()
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a container of the thin image with this host's programs; `arguments` end with IMAGE and a command."""

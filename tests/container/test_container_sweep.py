@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from enginehere import IMAGE, ROOT, Engine, python_mounts, wait_until
+from enginehere import CAMPAIGN, IMAGE, ROOT, Engine, python_mounts, wait_until
 from longctx import tables
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
@@ -20,6 +20,7 @@ LENGTHS = ("256", "1Ki")
 # What a launcher may differ in; everything else of a server is the recipe.
 LAUNCHER_FACTS = {"launcher", "image", "image_digest", "startup_s"}
 BASE = {
+    "name": CAMPAIGN,
     "passes": 1,
     "max_new_tokens": 8,
     "model": {"source": "synthetic", "weights": "dummy"},
@@ -35,7 +36,12 @@ class Sweep:
         folder.mkdir(exist_ok=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(BASE | config))
 
+    @property
+    def results(self) -> Path:
+        return self.folder / "results" / CAMPAIGN
+
     def start(self, target: str) -> subprocess.Popen[str]:
+        target = f"results/{CAMPAIGN}/{target}"
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--cores", "1", target],
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -47,7 +53,7 @@ class Sweep:
         assert process.returncode == 0, said
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        folder = self.folder / "results" / table
+        folder = self.results / table
         return [row for length in LENGTHS for row in tables.read_rows(folder / length / "pass1.parquet")]
 
 
@@ -69,7 +75,7 @@ def sweeps(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     made = {}
     for launcher in ("container", "local"):
         made[launcher] = Sweep(tmp_path_factory.mktemp(launcher), config | {"launcher": launcher})
-        made[launcher].run("results/report.md")
+        made[launcher].run("report.md")
     return made
 
 
@@ -86,7 +92,7 @@ def test_a_sweep_through_a_container_is_complete_and_leaves_none(podman: Engine,
 @pytest.mark.serving
 def test_the_report_names_the_image_and_its_digest(podman: Engine, sweeps: dict[str, Sweep]) -> None:
     digest = podman.call("image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout.strip()
-    results = sweeps["container"].folder / "results"
+    results = sweeps["container"].results
     assert {(row["image"], row["image_digest"]) for row in sweeps["container"].rows("servers")} == {(IMAGE, digest)}
     report = (results / "report.md").read_text()
     assert IMAGE in report
@@ -134,15 +140,15 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
             "container": stand_in(mounts=[f"{tmp_path}:{tmp_path}:ro"]),
         },
     )  # fmt: skip
-    with sweep.start("results/summary.parquet") as process:
+    with sweep.start("summary.parquet") as process:
         try:
             wait_until(engine.containers, "a container is started", 120.0)
         finally:
             os.kill(process.pid, signal.SIGKILL)
         wait_until(lambda: not engine.containers(), "the container is gone")
         faults.write_text("{}")
-    sweep.run("results/summary.parquet")
-    (row,) = tables.read_rows(sweep.folder / "results" / "summary.parquet")
+    sweep.run("summary.parquet")
+    (row,) = tables.read_rows(sweep.results / "summary.parquet")
     assert (row["n"], row["n_failed"]) == (1, 0)
     assert engine.containers() == []
 
@@ -157,11 +163,11 @@ def test_the_cpu_image_is_built_on_a_local_base_and_serves_a_sweep(podman: Engin
     overlay["container"]["containerfile"] = str(ROOT / overlay["container"]["containerfile"])
     serve = {"kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True}
     sweep = Sweep(tmp_path / "work", {"lengths": list(LENGTHS), "launcher": "container", "serve": serve} | overlay)
-    sweep.run("results/report.md")
-    assert [row["n"] for row in tables.read_rows(sweep.folder / "results" / "summary.parquet")] == [1, 1]
-    record = json.loads((sweep.folder / "results" / "image.json").read_text())
-    assert record["digest"] in (sweep.folder / "results" / "report.md").read_text()
-    (sweep.folder / "results" / "image.json").unlink()
-    sweep.run("image")
-    assert json.loads((sweep.folder / "results" / "image.json").read_text()) == record | {"built": False}
+    sweep.run("report.md")
+    assert [row["n"] for row in tables.read_rows(sweep.results / "summary.parquet")] == [1, 1]
+    record = json.loads((sweep.results / "image.json").read_text())
+    assert record["digest"] in (sweep.results / "report.md").read_text()
+    (sweep.results / "image.json").unlink()
+    sweep.run("image.json")
+    assert json.loads((sweep.results / "image.json").read_text()) == record | {"built": False}
     assert podman.containers() == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from enginehere import IMAGE, ROOT, Engine, wait_until
+from enginehere import CAMPAIGN, IMAGE, ROOT, RUN, Engine, wait_until
 from longctx.errors import ServerError
 from longctx.server import Launcher, Recipe, ownership, reap, serve
 
@@ -28,10 +28,11 @@ import json, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {scripts!r})
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
-from longctx.server import Launcher, Recipe, serve
+from longctx.server import Launcher, Recipe, container, serve
+container.STOP_GRACE_S = 3  # for the servers that ignore SIGTERM
 given = json.loads(sys.argv[1])
 with serve(Recipe(**given["recipe"]), Launcher("container", given["options"]), run_dir=Path(given["run_dir"]),
-           log_path=Path(given["log"]), campaign="c", start_timeout_s=60):
+           log_path=Path(given["log"]), campaign={campaign!r}, start_timeout_s=60):
     print("ready", flush=True)
     time.sleep(600)
 """
@@ -47,7 +48,7 @@ def recipe(tmp_path: Path, **plan: Any) -> Recipe:
 def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) -> Any:
     return serve(
         asked or recipe(tmp_path), Launcher("container", options), run_dir=tmp_path / "run",
-        log_path=tmp_path / "log", campaign="c", start_timeout_s=60, contract="warn",
+        log_path=tmp_path / "log", campaign=CAMPAIGN, start_timeout_s=60, contract="warn",
     )  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) 
 def bystander(engine: Engine) -> Iterator[None]:
     """Somebody else's container, which must survive every test; and no container of ours before or after."""
     assert engine.containers() == []
-    name = "somebody-elses-container"
+    name = f"somebody-elses-container-{RUN}"
     ran = engine.start("--detach", "--name", name, "--label", "app=other", IMAGE, "sleep", "600")
     assert ran.returncode == 0, ran.stderr
     yield
@@ -73,7 +74,7 @@ def owner(tmp_path: Path, options: dict[str, Any], **plan: Any) -> Iterator[subp
         "recipe": {"model": asked.model, "served_name": "m", "max_model_len": 2048, "env": asked.env},
         "options": options, "run_dir": str(tmp_path / "run"), "log": str(tmp_path / "log"),
     }  # fmt: skip
-    code = OWNER.format(scripts=str(ROOT / "scripts"))
+    code = OWNER.format(scripts=str(ROOT / "scripts"), campaign=CAMPAIGN)
     with subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(given)], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -100,7 +101,8 @@ def test_a_server_runs_labelled_in_its_container_and_leaves_nothing(
     monkeypatch.setenv("VLLM_OF_THE_HOST", "1")
     with start(tmp_path, stand_in()) as server:
         (name,) = engine.containers()
-        assert engine.containers("longctx.campaign=c") == [name]
+        labels = engine.call("inspect", "--format", "{{json .Config.Labels}}", name).stdout
+        assert json.loads(labels).items() >= {"longctx.owner": name.removeprefix("longctx-")}.items()
         assert server.alive()
         assert httpx.get(f"{server.url}/version", trust_env=False).json() == {"version": "0.32.0"}
         digest = engine.call("image", "inspect", "--format", DIGEST[engine.name], IMAGE).stdout.strip()
@@ -184,17 +186,32 @@ def test_leftovers_of_a_killed_owner_and_reaper_are_removed_at_the_next_start(
     assert engine.containers() == []
 
 
-def test_a_container_without_any_process_of_ours_is_found_by_its_record(
+def kill_all(owner: subprocess.Popen[str], run_dir: Path) -> None:
+    """Kill owner, reaper and the engine's client before any can act, as a cluster does that cancels a job."""
+    (record,) = run_dir.glob("server-*.json")
+    pids = json.loads(record.read_text())
+    os.kill(pids["pid"], signal.SIGSTOP)  # the engine's client, before it hears of the reaper's death
+    kill_both(owner, pids["reaper"])
+    os.kill(pids["pid"], signal.SIGKILL)
+
+
+def test_a_container_ends_by_itself_where_no_process_of_ours_is_left(
     tmp_path: Path, stand_in: Options, engine: Engine
 ) -> None:
     with owner(tmp_path, stand_in()) as process:
         ready(process)
-        (record,) = (tmp_path / "run").glob("server-*.json")
-        pids = json.loads(record.read_text())
-        os.kill(pids["pid"], signal.SIGSTOP)  # podman's client, before it hears of the reaper's death
-        kill_both(process, pids["reaper"])
-        os.kill(pids["pid"], signal.SIGKILL)
-    assert len(engine.containers()) == 1
+        assert len(engine.containers()) == 1
+        kill_all(process, tmp_path / "run")
+        wait_until(lambda: not engine.containers(), "the container ended itself")
+
+
+def test_a_container_without_any_process_of_ours_is_found_by_its_record(
+    tmp_path: Path, stand_in: Options, engine: Engine
+) -> None:
+    with owner(tmp_path, stand_in(), ignore_term=True) as process:
+        ready(process)
+        kill_all(process, tmp_path / "run")
+    assert len(engine.containers()) == 1, "its guard is still patient with it"
     assert reap(tmp_path / "run") != []
     assert engine.containers() == []
 
@@ -209,7 +226,8 @@ def test_a_container_of_an_earlier_boot_is_removed_by_its_record(
         process.kill()
         wait_until(lambda: not record.exists(), "the server is gone")
     name = f"longctx-{json.loads(text)['id']}"
-    assert engine.start("--detach", "--name", name, "--label", "longctx.owner=x", IMAGE, "true").returncode == 0
+    label = f"longctx.campaign={CAMPAIGN}"
+    assert engine.start("--detach", "--name", name, "--label", label, IMAGE, "true").returncode == 0
     record.write_text(json.dumps(json.loads(text) | {"boot": "an earlier one"}))
     assert reap(tmp_path / "run") == []
     assert not record.exists()

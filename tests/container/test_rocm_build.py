@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from enginehere import IMAGE, ROOT, Engine, python_mounts
+from enginehere import IMAGE, ROOT, RUN, Engine, python_mounts
 from longctx import images
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
-BASE = "localhost/longctx-rocm-base:test"
-MADE = "localhost/longctx-rocm:test"
+BASE = f"localhost/longctx-rocm-base:{RUN}"
+MADE = f"localhost/longctx-rocm:{RUN}"
 KERNEL = "gfx950/mla/mla_a8w8_qh16_qseqlen1_gqaratio16_ps.co"
 PYTHON = Path(sys.base_prefix) / "bin" / "python3"
 # The base's own AITER has another kernel of the same name.
@@ -68,7 +68,7 @@ def base(podman: Engine, borrowed: list[str], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("base")
     (folder / "Containerfile").write_text(BASE_FILE)
     with images.pip_configuration("podman") as pip:
-        made = podman.call("build", "--network", "host", *borrowed, *pip, "--tag", BASE, str(folder))
+        made = podman.call("build", "--layers=false", "--network", "host", *borrowed, *pip, "--tag", BASE, str(folder))
     assert made.returncode == 0, made.stderr
     yield BASE
     podman.call("rmi", "--force", MADE, BASE)
@@ -78,9 +78,9 @@ def build(podman: Engine, borrowed: list[str], checksum: str, *more: str) -> sub
     given = {"BASE": BASE, "AITER_REPO": "file:///stand-in/aiter", "DECODE_KERNEL_SHA256": checksum}
     arguments = [text for key, value in given.items() for text in ("--build-arg", f"{key}={value}")]
     file = str(ROOT / "envs" / "rocm.Containerfile")
-    return podman.call(
-        "build", "--network", "host", *borrowed, *arguments, *more, "--tag", MADE, "--file", file, str(ROOT / "envs")
-    )
+    podman.call("rmi", "--force", MADE)  # else it would stay, nameless
+    flags = ["--layers=false", "--network", "host", *borrowed, *arguments, *more, "--tag", MADE]
+    return podman.call("build", *flags, "--file", file, str(ROOT / "envs"))
 
 
 def sha256(version: str) -> str:

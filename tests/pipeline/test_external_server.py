@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
+import ssl
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from busy import told
-from fakeserver import FakeServer
+from fakeserver import FakeServer, Handler
 from longctx.server.life import choose_port
 from pipeline import NEW_TOKENS, Finished, Pipeline
 
@@ -32,6 +36,32 @@ def theirs() -> Iterator[Theirs]:
 def measure(pipeline: Pipeline, url: str, *arguments: str, **options: Any) -> Finished:
     pipeline.configure(launcher="external", external={"url": url, **options})
     return pipeline.run(*(arguments or ("results/summary.parquet",)))
+
+
+class Gateway(Handler):
+    """The server as a company shows it: below a path."""
+
+    def parse_request(self) -> bool:
+        known = super().parse_request()
+        self.path = self.path.removeprefix("/team/llm") if self.path.startswith("/team/llm/") else "/nothing"
+        return known
+
+
+def encrypt(server: FakeServer, folder: Path) -> Path:
+    """Give a server TLS with a certificate that only its own file vouches for; return that file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: no certificate can be made")
+    file = folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", file],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, folder / "key.pem")
+    server._httpd.socket = context.wrap_socket(server._httpd.socket, server_side=True)
+    server.url = server.url.replace("http:", "https:") + "/team/llm"
+    return file
 
 
 def sent(server: FakeServer) -> list[int]:
@@ -150,6 +180,30 @@ def test_what_is_wrong_is_one_sentence(
     assert done.output.count(sentence.replace("URL", server.url)) == 1, "said once for all points"
     assert "Traceback" not in done.output
     assert server.truth == []
+
+
+def test_behind_tls_and_a_path_with_a_proxy_in_the_environment(
+    prepared: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer()
+    server._httpd.RequestHandlerClass = type("Bound", (Gateway,), {"state": server.state})
+    authority = encrypt(server, prepared.folder)
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{choose_port()}")
+    with server:
+        refused = measure(prepared, server.url)
+        assert refused.code != 0
+        ((reason, detail),) = failures(prepared)
+        assert reason == "connection"
+        assert detail.startswith(f"external.url: the certificate of {server.url} is not trusted (")
+        assert detail.endswith("SSL_CERT_FILE names its authority's file")
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        done = measure(prepared, f"{server.url}/v1")
+    assert done.code == 0, done.output
+    for point in ("256/pass1", "512/pass1"):
+        (row,) = [row for row in prepared.rows(point) if row["role"] == "cold"]
+        assert (row["status"], told(row)) == ("ok", ["contract_unproven"]), "metrics are read through TLS as well"
+    assert sent(server) == [256, 512]
 
 
 def test_a_key_that_is_not_set(prepared: Pipeline, theirs: Theirs) -> None:

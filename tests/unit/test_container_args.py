@@ -40,14 +40,15 @@ def values(command: list[str], flag: str) -> list[str]:
 def test_podman_names_labels_and_limits_the_container(tmp_path: Path) -> None:
     made = launch(tmp_path, engine="podman", runtime="runc")
     command, image = made.command, made.command.index("example/vllm:1")
-    assert command[:6] == ["podman", "--runtime", "runc", "run", "--rm", "--init"]
+    assert command[:7] == ["podman", "--runtime", "runc", "run", "--rm", "--interactive", "--init"]
     assert values(command, "--name") == ["longctx-1a2b"]
     assert values(command, "--label") == ["longctx.campaign=default", "longctx.owner=1a2b"]
     assert values(command, "--ulimit") == ["nofile=4096:4096", "nproc=4096:4096"]
     assert values(command, "--network") == ["host"]
     assert values(command, "--ipc") == ["host"]
     assert values(command, "--entrypoint") == ["python3"]
-    assert command[image + 1 : image + 3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert command[image + 1 : image + 5] == [container.GUARD, "python3", "-m", "vllm.entrypoints.openai.api_server"]
+    assert made.holds_stdin, "the guard in the container ends where its input does"
     assert values(command[image:], "--host") == ["127.0.0.1"]
     assert made.stop_commands == [
         ["podman", "stop", "-t", "20", "longctx-1a2b"],
@@ -64,7 +65,7 @@ def test_the_size_of_shared_memory_is_asked_for_only_where_it_is_the_containers_
 
 def test_docker_takes_its_runtime_after_run_and_no_limits_of_ours(tmp_path: Path) -> None:
     command = launch(tmp_path, engine="docker", runtime="runc").command
-    assert command[:6] == ["docker", "run", "--rm", "--runtime", "runc", "--init"]
+    assert command[:7] == ["docker", "run", "--rm", "--runtime", "runc", "--interactive", "--init"]
     assert "--ulimit" not in command
 
 
@@ -100,9 +101,13 @@ def test_another_network_publishes_the_port_on_loopback_only(tmp_path: Path) -> 
 
 def test_apptainer_is_a_plain_child_with_bind_mounts(tmp_path: Path) -> None:
     made = launch(tmp_path, engine="apptainer", mounts=[f"{tmp_path}:/data:ro"])
-    assert made.command[:5] == ["apptainer", "exec", "--cleanenv", "--no-home", "--pid"]
+    assert made.command[:5] == ["apptainer", "exec", "--cleanenv", "--no-eval", "--pid"]
     assert f"{tmp_path}:/data:ro" in values(made.command, "--bind")
-    assert "VLLM_CPU_KVCACHE_SPACE=4" in values(made.command, "--env")
+    (home,) = values(made.command, "--home")
+    assert Path(home).is_dir(), "caches need a place, and not the user's home"
+    assert Path(home).is_relative_to(tmp_path)
+    assert made.env["APPTAINERENV_VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert "--env" not in made.command, "it would split a value at its commas"
     assert made.stop_commands == []
     assert made.env["APPTAINERENV_HF_TOKEN"] == SECRET
 
@@ -150,9 +155,30 @@ def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeyp
         f"{model}:{model}:ro",
         f"{tokenizer}:{tokenizer}:ro",
         f"{checkpoint}:{checkpoint}",
+        f"{container.guard.__file__}:{container.GUARD}:ro",
     ]
     assert values(command, "--model") == [str(model)]
     assert str(checkpoint) in values(command, "--kv-transfer-config")[0]
+
+
+def test_a_snapshot_of_the_hugging_face_cache_gets_its_blobs(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "1f").write_text("{}")
+    (snapshot / "config.json").symlink_to("../../blobs/1f")
+    (snapshot / "gone.json").symlink_to("../../nowhere/2f")
+    command = launch(tmp_path, replace(RECIPE, model=str(snapshot)), engine="podman").command
+    assert values(command, "--volume")[:2] == [f"{snapshot}:{snapshot}:ro", f"{blobs}:{blobs}:ro"]
+    assert not [mount for mount in values(command, "--volume") if "nowhere" in mount]
+
+
+def test_a_host_without_a_network_says_so_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    made = launch(tmp_path, engine="docker")
+    assert "HF_HUB_OFFLINE" in values(made.command, "--env")
+    assert made.server_env is not None
+    assert made.server_env["HF_HUB_OFFLINE"] == "1"
 
 
 @pytest.mark.parametrize(

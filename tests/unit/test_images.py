@@ -146,3 +146,15 @@ def test_every_base_is_a_pinned_build_argument(name: str) -> None:
     assert instructions[0].startswith("ARG BASE=docker.io/")
     assert not instructions[0].endswith((":latest", "BASE="))
     assert instructions[1] == "FROM ${BASE}"
+
+
+def test_a_docker_that_does_not_use_buildkit_by_itself_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$DOCKER_BUILDKIT" > {said}\n')
+    docker.chmod(0o755)
+    monkeypatch.delenv("DOCKER_BUILDKIT", raising=False)
+    images._call([str(docker), "build"], "it failed")
+    assert said.read_text() == "1\n", "RUN --mount needs it"

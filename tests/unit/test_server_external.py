@@ -5,7 +5,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
@@ -127,3 +129,28 @@ def test_the_key_comes_from_the_environment_and_shows_nowhere(
     with serve(RECIPE, launcher, **options(tmp_path)) as server:
         assert server.api_key == "sk-very-secret"
         assert "sk-very-secret" not in repr(server)
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Sends everybody to the encrypted address."""
+
+    def do_GET(self) -> None:
+        self.send_response(308)
+        self.send_header("Location", f"https://llm.example{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_redirect_names_the_address_to_write(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as redirecting:
+        Thread(target=redirecting.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        url = f"http://127.0.0.1:{redirecting.server_port}"
+        said = f"external.url: {url} redirects to https://llm.example; write that address"
+        launcher = Launcher("external", {"url": url})
+        with pytest.raises(ServerError) as caught, serve(RECIPE, launcher, **options(tmp_path)):
+            pass
+        redirecting.shutdown()
+    assert (str(caught.value), caught.value.reason) == (said, "connection")

@@ -1,6 +1,8 @@
 """Launcher `container`: the same server in a podman, docker or apptainer container.
 
 podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
+Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
+ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
 apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
 """
 
@@ -11,15 +13,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from longctx import hub
 from longctx.errors import ServerError
-from longctx.server import connectors
+from longctx.server import connectors, guard
 from longctx.server import recipe as recipes
 from longctx.server.engines import find_engine, find_image, has_init, own_limits
 from longctx.server.launcher import Launch, Owner
 from longctx.server.reaper import MARKER, SECRET_NAME
 from longctx.server.recipe import Recipe
 
-STOP_GRACE_S = 20
+STOP_GRACE_S = guard.GRACE_S
+GUARD = "/opt/longctx/guard.py"  # where the container sees it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Options:
     shm_size: str | None = None
     ulimits: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
-    pass_env: tuple[str, ...] = ("HF_TOKEN",)
+    pass_env: tuple[str, ...] = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
     extra_args: tuple[str, ...] = ()
 
 
@@ -69,21 +73,25 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
     if engine == "apptainer":
-        command = [*apptainer_args(chosen, mounts, _pairs(plain)), *_server(recipe, chosen, host, port)]
-        env = os.environ | {f"APPTAINERENV_{name}": value for name, value in secrets.items()}
-        probe = [*apptainer_args(chosen, [], []), chosen.python]
+        home = (owner.run_dir / "home").absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        command = [*apptainer_args(chosen, mounts, home), *_server(recipe, chosen, host, port)]
+        env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
+        probe = [*apptainer_args(chosen, [], home), chosen.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
     name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
+    mounts = [*mounts, Mount(Path(guard.__file__), GUARD, read_only=True)]
     run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
     inside = host if published is None else "0.0.0.0"
     return Launch(
-        command=[*run, *_server(recipe, chosen, inside, port)[1:]],
+        command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
         env=os.environ | secrets,
         stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
         probe=[engine, "exec", name, chosen.python],
         facts=facts,
         server_env=plain | secrets,
+        holds_stdin=True,
     )
 
 
@@ -121,25 +129,21 @@ def run_args(
     head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
     pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
     init = ["--init"] if has_init(engine) else []
-    return [*head, *init, *pairs, *options.extra_args, options.image]
+    return [*head, "--interactive", *init, *pairs, *options.extra_args, options.image]
 
 
-def apptainer_args(options: Options, mounts: list[Mount], env: list[str]) -> list[str]:
-    """Return `apptainer exec …` up to and with the image; secrets travel as APPTAINERENV_ variables instead."""
+def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[str]:
+    """Return `apptainer exec …` up to and with the image.
+
+    Variables travel as APPTAINERENV_…: secrets must not be seen here, and --env splits values at commas.
+    """
     gpus = ["--nv"] if "all" in options.devices else []
     gpus += ["--rocm"] if "/dev/kfd" in options.devices else []
-    flags = {"--bind": [str(mount) for mount in mounts], "--env": env}
-    pairs = [text for flag, values in flags.items() for value in values for text in (flag, value)]
-    # A PID namespace: whatever the server started ends with it. The host's home would bring its Python packages along.
-    return ["apptainer", "exec", "--cleanenv", "--no-home", "--pid", *gpus, *pairs, *options.extra_args, options.image]
-
-
-def hf_token(environ: Mapping[str, str], home: Path) -> str | None:
-    """Return the Hugging Face token of the environment, else of ~/hf_token, else None."""
-    if token := environ.get("HF_TOKEN"):
-        return token
-    file = home / "hf_token"
-    return (file.read_text().strip() or None) if file.is_file() else None
+    binds = [text for mount in mounts for text in ("--bind", str(mount))]
+    # A PID namespace: whatever the server started ends with it. A home of its own: the host's would bring its Python
+    # packages along, and without one vLLM and Triton could write their caches nowhere, as the image is read-only.
+    own = ["--cleanenv", "--no-eval", "--pid", "--home", str(home)]
+    return ["apptainer", "exec", *own, *gpus, *binds, *options.extra_args, options.image]
 
 
 def _options(options: Mapping[str, Any]) -> Options:
@@ -161,7 +165,7 @@ def _pairs(env: Mapping[str, str]) -> list[str]:
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
     """Return what is passed by name only: `pass_env` where set here, and recipe variables that look like secrets."""
     secrets = {name: os.environ[name] for name in names if os.environ.get(name)}
-    if "HF_TOKEN" in names and (token := hf_token(os.environ, Path.home())):
+    if "HF_TOKEN" in names and (token := hub.token()):
         secrets["HF_TOKEN"] = token
     return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
 
@@ -171,7 +175,7 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
     mounts = []
     if Path(recipe.model).is_dir():
         recipe = replace(recipe, model=str(Path(recipe.model).resolve()))
-        mounts.append(_same_path(recipe.model, read_only=True))
+        mounts += _with_links(Path(recipe.model))
     else:
         default = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
         cache = Path(recipe.env.get("HF_HOME") or default).resolve()
@@ -181,12 +185,19 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
     if recipe.tokenizer and Path(recipe.tokenizer).is_dir():
         tokenizer = str(Path(recipe.tokenizer).resolve())
         recipe = replace(recipe, tokenizer=tokenizer)
-        mounts.append(_same_path(tokenizer, read_only=True))
+        mounts += _with_links(Path(tokenizer))
     if recipe.kv_transfer_config:
         recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
         mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
     mounts += [_parse_mount(text) for text in options.mounts]
     return recipe, list({mount.target: mount for mount in mounts}.values())
+
+
+def _with_links(folder: Path) -> list[Mount]:
+    """Mount a folder and what its links lead to: a snapshot of the Hugging Face cache is links to blobs beside it."""
+    ends = [path.resolve() for path in folder.rglob("*") if path.is_symlink()]
+    outside = {end if end.is_dir() else end.parent for end in ends if end.exists() and not end.is_relative_to(folder)}
+    return [_same_path(path, read_only=True) for path in (folder, *sorted(outside))]
 
 
 def _same_path(path: Path | str, read_only: bool) -> Mount:

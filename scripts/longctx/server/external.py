@@ -16,6 +16,7 @@ from longctx.errors import ConfigError, ServerError
 from longctx.server import contract, environment, facts
 from longctx.server.recipe import Recipe
 from longctx.server.running import Server
+from longctx.tls import verify
 
 
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
@@ -50,9 +51,12 @@ def _api_key(name: str | None) -> str | None:
 def _model(url: str, api_key: str | None, wanted: str | None) -> str:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=20.0, trust_env=False)
+        answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=20.0, trust_env=False, verify=verify(url))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerError(f"external.url: no server answers at {url} ({error})", "connection") from error
+        raise ServerError(_unreachable(url, error), "connection") from error
+    if answer.is_redirect:
+        there = answer.headers.get("location", "").removesuffix("/v1/models")
+        raise ServerError(f"external.url: {url} redirects to {there or 'nowhere'}; write that address", "connection")
     if answer.status_code in (401, 403):
         key = "the key" if api_key else "requests without a key"
         raise ServerError(f"external.api_key_env: {url} refuses {key} (status {answer.status_code})", "connection")
@@ -67,6 +71,14 @@ def _model(url: str, api_key: str | None, wanted: str | None) -> str:
     if wanted is None and len(names) > 1:
         raise ServerError(f"external.model: {url} serves {', '.join(names)}; name one of them", "unsupported")
     return wanted or names[0]
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return (
+            f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
+        )
+    return f"external.url: no server answers at {url} ({error})"
 
 
 def _contract(recipe: Recipe, said: facts.Said) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from longctx.metrics import CACHE_INFO, parse
 from longctx.tables import SERVER_FACTS
+from longctx.tls import verify
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
 EXCEPTION = re.compile(
@@ -170,7 +171,7 @@ def collect(
 ) -> Said:
     """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False, verify=verify(url)) as client:
         model = _first_model(_json(client, "/v1/models"))
         version = _json(client, "/version")
         metrics = _text(client, "/metrics")

@@ -42,6 +42,7 @@ class Launch:
     probe: argv prefix that runs Python beside the running server ([python] or [podman, exec, NAME, python3]), or None.
     facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
     server_env: the server's own environment, where that is not `env` (in a container).
+    holds_stdin: the program's standard input stays open for as long as its reaper lives; else it is empty.
     """
 
     command: list[str]
@@ -50,6 +51,7 @@ class Launch:
     probe: list[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     server_env: dict[str, str] | None = None
+    holds_stdin: bool = False
 
     @property
     def seen_env(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from longctx import hub
 from longctx.errors import ServerError
 from longctx.server import connectors
 from longctx.server.launcher import Launch, Owner
@@ -30,7 +31,13 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     program = list(options.get("program") or ["-m", MODULE])
     return Launch(
         command=[python, *program, *command(recipe, host, port)],
-        env={name: value for name, value in os.environ.items() if name != FOREIGN_KEY} | environment(recipe),
+        env=_inherited() | environment(recipe),
         probe=[python],
         facts={"launcher": "local"},
     )
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment that a server gets: no key of another server, and the hub's token by its usual name."""
+    kept = {name: value for name, value in os.environ.items() if name != FOREIGN_KEY}
+    return kept | ({"HF_TOKEN": token} if (token := hub.token()) else {})

@@ -53,6 +53,7 @@ class Kept:
         spec = {
             "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
             "stop_commands": launch.stop_commands, "grace_s": GRACE_S, "owner_pid": os.getpid(),
+            "holds_stdin": launch.holds_stdin,
         }  # fmt: skip
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],

@@ -5,7 +5,8 @@ to the owner's process group does not reach it; it is the subreaper of everythin
 escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked, and
 frees the shared memory that a killed server leaves behind.
 
-    python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid
+    python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid,
+                                 holds_stdin
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
 event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
@@ -321,10 +322,12 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     wake = prepare_process()
     source, sink = os.pipe()
+    # The write end is nobody's but ours: the server's input ends when we do.
+    stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
         pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
         child = subprocess.Popen(
-            spec["command"], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+            spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True,
             preexec_fn=child_setup,
         ).pid  # fmt: skip
     except OSError as error:

@@ -11,6 +11,7 @@ from longctx.server import gpu
 from longctx.server.facts import clean, telling
 from longctx.server.log import Log
 from longctx.server.ownership import Kept, exit_words
+from longctx.tls import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Server:
         if self.kept:
             return self.kept.alive()
         try:
-            httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False)
+            httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False, verify=verify(self.url))
         except (httpx.ConnectError, httpx.UnsupportedProtocol):
             return False
         except httpx.HTTPError:
