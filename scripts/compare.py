@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Compare a campaign with other runs; exits 3 on a significant slowdown beyond the threshold, for release gates.
+"""Compare a campaign with other runs; exits 3 where a release gate should stay shut: on a significant slowdown beyond
+the threshold, where a value is lost that the other run has, or where nothing could be compared (docs/compare.md).
 
 Either side may be a summary.parquet, a summary.csv or a published .csv (longctx.compare says which columns).
 """
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from longctx import compare, config, tables
@@ -14,7 +16,7 @@ from longctx.compare import Comparison
 from longctx.errors import ConfigError, LongctxError
 from longctx.lengths import format_length
 
-SLOWER = 3
+SHUT = 3
 
 
 def main() -> int:
@@ -22,10 +24,14 @@ def main() -> int:
     parser.add_argument("--config-file", type=Path, help="campaign: its summary, compare and compare_threshold")
     parser.add_argument("--ours", type=Path, help="default: the campaign's summary.parquet")
     parser.add_argument("--against", type=Path, action="append", default=[], help="repeatable; default: compare")
-    parser.add_argument("--threshold", type=float, help="slowdown that counts, as a share; default: 0.03")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the intervals")
+    parser.add_argument(
+        "--threshold",
+        type=_share(math.inf),
+        help="slowdown that counts, as a share; default: compare_threshold or 0.03",
+    )
+    parser.add_argument("--confidence", type=_share(1.0), default=0.95, help="of the intervals, as a share")
     parser.add_argument("--per-gpu", action="store_true", help="compare GPU-seconds and tok/s per GPU")
-    parser.add_argument("--strict", action="store_true", help="also fail on slowdowns that one run cannot prove")
+    parser.add_argument("--strict", action="store_true", help="also fail on slowdowns that too few runs cannot prove")
     parser.add_argument("--out", type=Path, help="write the ratios as Parquet")
     args = parser.parse_args()
     campaign = config.load(args.config_file) if args.config_file else None
@@ -34,29 +40,42 @@ def main() -> int:
     if ours is None or not against:
         raise ConfigError("config key compare: nothing to compare with; list runs there or give --against FILE")
     threshold = args.threshold or (float(campaign.raw["compare_threshold"]) if campaign else 0.03)
-    mine = compare.read_curve(ours)
+    mine, others = compare.read_curve(ours), [compare.read_curve(path) for path in against]
+    if args.per_gpu and (unknown := [curve.source for curve in (mine, *others) if not curve.gpu_count]):
+        raise ConfigError(f"--per-gpu: {', '.join(unknown)} does not say how many GPUs it ran on; compare without it")
     found = [
-        compare.compare(
-            mine, compare.read_curve(path), threshold=threshold, confidence=args.confidence, normalise=args.per_gpu
-        )
-        for path in against
+        compare.compare(mine, other, threshold=threshold, confidence=args.confidence, normalise=args.per_gpu)
+        for other in others
     ]
     show(found)
     if args.out:
         tables.write_rows(args.out, tables.COMPARISON, compare.rows_of(found), campaign.labels if campaign else None)
-    failed = any(c.having("slower") or (args.strict and c.slower_unproven()) for c in found)
-    return SLOWER if failed else 0
+    return SHUT if any(comparison.shuts(args.strict) for comparison in found) else 0
+
+
+def _share(most: float) -> Callable[[str], float]:
+    """Return a reader of numbers above 0 and below `most`."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not 0 < value < most:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0" + (f" and below {most:g}" if most < 2 else ""))
+        return value
+
+    return read
 
 
 def show(found: Sequence[Comparison]) -> None:
     """Print a line per ratio, then the verdict."""
     for comparison in found:
         print(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
+        for text in compare.cautions(comparison):
+            print(f"  {text}")
         for row in comparison.rows:
-            if row.ratio is not None:
+            if row.ratio is not None or row.verdict == "lost":
                 name = f"{row.mode} {compare.METRICS[row.metric]}"
-                ratio = f"{row.ratio.value:8.3f}  {interval(row):<16}  {row.verdict}"
-                print(f"  {name:<22} {format_length(row.length):>7}  {ratio}")
+                ratio = f"{row.ratio.value:8.3f}  {interval(row):<16}" if row.ratio else f"{'':26}"
+                print(f"  {name:<22} {format_length(row.length):>7}  {ratio}  {row.verdict}")
     print(compare.verdict_sentence(found))
 
 

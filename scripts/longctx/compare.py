@@ -3,11 +3,17 @@
 A curve comes from another run's summary (Parquet or CSV) or from a published table (CSV): columns prompt_tokens,
 ttft_s_mean (or ttft_client_s), decode_tok_s_mean (or decode_tok_s), optionally mode, n, ttft_s_std, decode_tok_s_std;
 '#' lines are comments, of which `# name: …`, `# gpu: …`, `# gpu_count: …`, `# n: …` and `# weights: random` are read.
+
+Verdicts: `slower` and `faster` are beyond the threshold and significant among all comparisons of the two runs (`same`:
+within the threshold; `noise`: beyond it, but the interval holds 1; `unproven`: beyond it without a spread to test, or
+significant only when tested alone). `lost`: asked of our run, which has no value where the other has one.
+`only_ours` and `only_theirs`: never asked of the other side.
 """
 
 import csv
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ PUBLISHED_COLUMNS = ("prompt_tokens", "ttft_s_mean", "decode_tok_s_mean")
 ALIASES = {"ttft_client_s": "ttft_s_mean", "decode_tok_s": "decode_tok_s_mean"}
 NOTES = ("name", "gpu", "gpu_count", "n", "weights")
 METRICS = {"ttft_s": "TTFT", "decode_tok_s": "decode"}
+ACCEPTED = "a run's summary.parquet, its summary.csv or a published .csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,17 @@ class Curve:
     def of_mode(self, mode: str) -> dict[int, CurvePoint]:
         return {point.length: point for point in self.points if point.mode == mode}
 
+    @property
+    def system(self) -> str:
+        """'8 × AMD Instinct MI355X', 'no GPU, random weights' or '' where nothing of it is known."""
+        gpus = f"{self.gpu_count} × {self.gpu or 'GPU'}" if self.gpu_count else self.gpu
+        gpus = "no GPU" if self.gpu_count == 0 else gpus
+        return ", ".join(filter(None, (gpus, "random weights" if self.synthetic_weights else None)))
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One metric at one length. ratio = ours / theirs; `verdict`: slower, faster, same, unproven, only_ours or
-    only_theirs. `unproven` is beyond the threshold but without a spread to test (n = 1)."""
+    """One metric at one length: ratio = ours / theirs, and one of the module's verdicts."""
 
     mode: str
     length: int
@@ -82,6 +95,15 @@ class Comparison:
     def slower_unproven(self) -> list[Compared]:
         return [row for row in self.having("unproven") if slowdown(row) > 1]
 
+    @property
+    def nothing_shared(self) -> bool:
+        return all(row.ratio is None for row in self.rows)
+
+    def shuts(self, strict: bool = False) -> bool:
+        """Say whether a release gate stays shut: something is slower, a value is lost, or nothing could be compared."""
+        slower = self.having("slower") or (strict and self.slower_unproven())
+        return bool(slower or self.having("lost") or self.nothing_shared)
+
 
 def curve_of(summary: Iterable[Mapping[str, Any]], name: str = "this run", source: str = "") -> Curve:
     """Return the curve of tables.SUMMARY rows."""
@@ -108,10 +130,17 @@ def read_curve(path: Path | str) -> Curve:
     """Read summary.parquet, summary.csv or a published .csv; DataError says what the file lacks."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"compare: {path} does not exist; name a summary.parquet, a summary.csv or a published .csv")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise DataError(f"compare: {path} {what}; name {ACCEPTED}")
     if path.suffix != ".csv":
-        return curve_of(tables.read_rows(path, tables.SUMMARY), _run_name(path), str(path))
-    text = path.read_text(encoding="utf-8").splitlines()
+        try:
+            return curve_of(tables.read_rows(path, tables.SUMMARY), _run_name(path), str(path))
+        except DataError as error:
+            raise DataError(f"compare: {path} is no summary of this format; name {ACCEPTED}") from error
+    try:
+        text = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from error
     notes = dict(_notes(text))
     table = csv.DictReader(line for line in text if line.strip() and not line.startswith("#"))
     rows = [{ALIASES.get(key, key): cell for key, cell in row.items()} for row in table]
@@ -141,24 +170,33 @@ def _run_name(path: Path) -> str:
 def _numbers(row: Mapping[str, str], path: Path) -> dict[str, Any]:
     """Turn a CSV row's text into numbers where a number is due; an empty cell is None."""
     found: dict[str, Any] = {}
+    if None in row or None in row.values():
+        raise DataError(f"{path}: the row of {next(iter(row.values()))} has not as many cells as there are columns")
     for key, text in row.items():
         if key in ("synthetic_weights", "filled_kv"):
             found[key] = text == "True"
         elif key.endswith(("_mean", "_std", "_n")) or key in ("length", "prompt_tokens", "n", "gpu_count"):
-            try:
-                found[key] = float(text) if text.strip() else None
-            except ValueError as error:
-                raise DataError(f"{path}: {key} is {text!r}, not a number") from error
+            found[key] = _number(text, key, path) if text.strip() else None
         else:
             found[key] = text or None
     return found
+
+
+def _number(text: str, what: str, path: Path) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise DataError(f"{path}: {what} is {text!r}, not a number")
+    return value
 
 
 def _published(text: Mapping[str, str], n: str | None, path: Path) -> CurvePoint:
     row = _numbers(text, path)
     if not row["prompt_tokens"]:
         raise DataError(f"{path}: a row has no prompt_tokens")
-    count = int(row.get("n") or n or 0)
+    count = int(row.get("n") or _number(n or "0", "n", path))
     counted = {**row, "ttft_s_n": count, "decode_tok_s_n": count}
     rounding = {metric: _last_digit(text[f"{metric}_mean"]) for metric in METRICS}
     mode, length = row.get("mode") or "prefill", int(row["prompt_tokens"])
@@ -190,10 +228,21 @@ def compare(
 ) -> Comparison:
     """Compare every metric at every length that either curve has; with `normalise` per GPU.
 
-    A difference counts when the slowdown (ours / theirs for TTFT, theirs / ours for decode) leaves 1 +- `threshold` and
-    its interval at `confidence` (stats.ratio: Welch) excludes 1.
+    A difference counts when the slowdown (ours / theirs for TTFT, theirs / ours for decode) leaves 1 ± `threshold` and
+    is significant at `confidence` (stats.ratio: Welch) among all that is compared (stats.significant), so that the
+    chance of any false alarm between equal runs is 1 - `confidence` however many lengths there are.
     """
-    rows = []
+    found = list(_ratios(ours, theirs, confidence, normalise))
+    proven = stats.significant([row.ratio.p if row.ratio else None for row in found], 1 - confidence)
+    rows = [
+        replace(row, verdict=_verdict(row, threshold, sure)) if row.ratio else row
+        for row, sure in zip(found, proven, strict=True)
+    ]
+    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(rows))
+
+
+def _ratios(ours: Curve, theirs: Curve, confidence: float, normalise: bool) -> Iterator[Compared]:
+    """Yield every metric and length with its ratio; the verdict of a ratio is still open."""
     for mode in ("prefill", "reuse", "decode_only"):
         a, b = ours.of_mode(mode), theirs.of_mode(mode)
         for metric in METRICS:
@@ -201,10 +250,11 @@ def compare(
                 mine = _one(a.get(length), metric, ours, normalise)
                 other = _one(b.get(length), metric, theirs, normalise)
                 if mine[0].mean is not None or other[0].mean is not None:
-                    found = stats.ratio(mine[0], other[0], confidence, (mine[1], other[1]))
-                    verdict = _verdict(metric, mine[0], found, threshold)
-                    rows.append(Compared(mode, length, metric, mine[0], other[0], found, verdict))
-    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(rows))
+                    ratio = stats.ratio(mine[0], other[0], confidence, (mine[1], other[1]))
+                    verdict = "only_ours" if mine[0].mean is not None else "only_theirs"
+                    if (asked := a.get(length)) and getattr(asked, metric).mean is None:
+                        verdict = "lost"
+                    yield Compared(mode, length, metric, mine[0], other[0], ratio, verdict)
 
 
 def _one(point: CurvePoint | None, metric: str, curve: Curve, normalise: bool) -> tuple[Description, float]:
@@ -219,32 +269,56 @@ def _one(point: CurvePoint | None, metric: str, curve: Curve, normalise: bool) -
     return per_gpu(described, metric, curve.gpu_count), unit * factor
 
 
-def _verdict(metric: str, ours: Description, found: Ratio | None, threshold: float) -> str:
-    if found is None:
-        return "only_ours" if ours.mean is not None else "only_theirs"
-    slower = found.value if metric == "ttft_s" else 1 / found.value
+def _verdict(row: Compared, threshold: float, significant: bool) -> str:
+    slower = slowdown(row)
     if 1 / (1 + threshold) <= slower <= 1 + threshold:
         return "same"
-    if found.low is None or found.high is None:
-        return "unproven"
-    if found.low <= 1 <= found.high:
-        return "same"
-    return "slower" if slower > 1 else "faster"
+    if significant:
+        return "slower" if slower > 1 else "faster"
+    low, high = (row.ratio.low, row.ratio.high) if row.ratio else (None, None)
+    return "noise" if low is not None and high is not None and low <= 1 <= high else "unproven"
+
+
+def cautions(found: Comparison) -> list[str]:
+    """Return what else than speed the two runs differ in, or what of their numbers is not real."""
+    ours, theirs = found.ours, found.theirs
+    said = []
+    if ours.system != theirs.system and ours.system and theirs.system:
+        said.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
+    elif ours.synthetic_weights or theirs.synthetic_weights:
+        where = "Both runs" if ours.synthetic_weights == theirs.synthetic_weights else (
+            "This run" if ours.synthetic_weights else "The other run")  # fmt: skip
+        said.append(f"{where} had random weights: speeds are real, outputs mean nothing.")
+    if any(row.mode == "decode_only" and row.ratio for row in found.rows):
+        said.append("In decode_only the KV cache was filled, not prefilled.")
+    return said
 
 
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
-    """Say in one sentence whether anything became significantly slower."""
+    """Say in one sentence whether anything became significantly slower, and what the answer leaves open."""
     slower = [(c, row) for c in comparisons for row in c.having("slower")]
-    unproven = sum(len(c.having("unproven")) for c in comparisons)
-    tail = f"; {unproven} differ by more but have no spread to test (n = 1)" if unproven else ""
+    tail = "".join(f"; {text}" for text in _open_questions(comparisons))
     if not slower:
         return f"No significant slowdown{tail}."
     comparison, worst = max(slower, key=lambda pair: slowdown(pair[1]))
+    many = "s" if len(slower) > 1 else ""
     return (
-        f"{len(slower)} significant slowdown{'s' if len(slower) > 1 else ''} beyond {comparison.threshold:.0%}; the"
-        f" worst is {slowdown(worst) - 1:.1%} in {METRICS[worst.metric]} at {format_length(worst.length)}"
-        f" ({worst.mode}) against {comparison.theirs.name}{tail}."
+        f"{len(slower)} significant slowdown{many} beyond {comparison.threshold * 100:.3g}%; the worst is"
+        f" {slowdown(worst) - 1:.1%} in {_named(worst)} against {comparison.theirs.name}{tail}."
     )
+
+
+def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    if lost := [row for c in comparisons for row in c.having("lost")]:
+        yield f"no value here where the other run has one: {', '.join(dict.fromkeys(map(_named, lost)))}"
+    if apart := [c.theirs.name for c in comparisons if c.nothing_shared]:
+        yield f"no length in common with {', '.join(apart)}, so nothing was compared"
+    if unproven := sum(len(c.having("unproven")) for c in comparisons):
+        yield f"{unproven} differ by more, but too few runs to prove it"
+
+
+def _named(row: Compared) -> str:
+    return f"{METRICS[row.metric]} at {format_length(row.length)} ({row.mode})"
 
 
 def slowdown(row: Compared) -> float:

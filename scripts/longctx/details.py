@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longctx import cost, reasons, stats, style, summary, tables
+from longctx import compare, cost, reasons, stats, style, summary, tables
 from longctx.compare import METRICS, Compared, Comparison
 from longctx.lengths import format_length
 from longctx.stats import Description
@@ -177,25 +177,27 @@ def energy(given: ReportInput) -> Table:
 def comparison(found: Comparison) -> Table:
     """Ratios ours / theirs with their confidence interval and verdict."""
     words = {
-        "only_ours": "only this run",
-        "only_theirs": "only theirs",
-        "unproven": "beyond threshold, no spread to test",
+        "same": "within threshold",
+        "noise": "within noise",
+        "unproven": "beyond threshold, too few runs to prove it",
+        "lost": "no value here",
     }
     rows = [
         [
-            *_point(row), Cell(METRICS[row.metric]),
-            _mean_std(row, row.ours), _mean_std(row, row.theirs), Cell(f"{row.ratio.value:.3f}", row.ratio.value),
+            *_point(row), Cell(METRICS[row.metric]), _mean_std(row, row.ours), _mean_std(row, row.theirs),
+            Cell(f"{row.ratio.value:.3f}", row.ratio.value) if row.ratio else Cell(NONE),
             _interval(row), Cell(words.get(row.verdict, row.verdict)),
         ]
-        for row in found.rows if row.ratio is not None
+        for row in found.rows if row.ratio is not None or row.verdict == "lost"
     ]  # fmt: skip
     unit = " per GPU" if found.per_gpu else ""
     columns = ("Prompt", "Mode", "Metric", "This run", "Other", "Ratio", f"{found.confidence:.0%} interval", "Verdict")
     note = (
         f"Ratio = this run / other{unit}; TTFT in s, decode in tokens/s. 'slower' and 'faster': beyond"
-        f" {found.threshold:.0%} and the interval (Welch, from mean, stddev and n of both) excludes 1."
-        + (" The other run had random weights." if found.theirs.synthetic_weights else "")
+        f" {found.threshold * 100:.3g} % and significant among all lengths compared (Welch, from mean, stddev and n of"
+        " both; Benjamini-Hochberg). 'within noise': the interval holds 1."
     )
+    note = " ".join([note, *compare.cautions(found)])
     return make(f"Against {found.theirs.name}{unit}", columns, rows, note)
 
 

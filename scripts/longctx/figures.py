@@ -112,15 +112,18 @@ def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -
     _draw_bound(axes, given, metric, (given.gpu_count or 1) if normalise else 1)
     if not normalise:
         _draw_fit(axes, given, metric)
-    if not lengths:
+    if not axes.containers:
         _say_nothing_measured(axes)
     style.length_axis(axes, sorted(lengths))
     if metric == "ttft_s":
         style.time_axis(axes, "GPU-time to first token" if normalise else "Time to first token (client)")
     else:
         rate_axis(axes, "Decode throughput (tokens/s per GPU)" if normalise else "Decode throughput (tokens/s)")
-    _mark_empty(axes, given, metric)
-    _legend(axes, loc="upper left" if metric == "ttft_s" else "lower left")
+    foot = 0.08 if _mark_empty(axes, given, metric) else 0.0
+    if metric == "ttft_s":
+        _legend(axes, loc="upper left")
+    else:
+        _legend(axes, loc="lower left", bbox_to_anchor=(0, foot))
     style.mark_synthetic(axes, given.labels(*LOOK))
     return figure
 
@@ -131,17 +134,17 @@ def _draw_mode(
     points = [(row["length"], _described(row, metric)) for row in rows]
     if normalise:
         points = [(length, per_gpu(described, metric, given.gpu_count)) for length, described in points]
-    _errorbars(axes, points, LOOK[mode])
+    _errorbars(axes, points, LOOK[mode], zorder=3)
     return {row["length"] for row in rows}
 
 
-def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look) -> None:
+def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
     known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
     if known:
         x, y, std = zip(*known, strict=True)
         # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
         low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
-        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=3, **look.options)
+        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
 
 
 def _draw_bound(axes: Axes, given: FigureInput, metric: str, gpus: int) -> None:
@@ -152,11 +155,16 @@ def _draw_bound(axes: Axes, given: FigureInput, metric: str, gpus: int) -> None:
     if bounds:
         label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
         x = sorted(bounds)
-        axes.plot(x, [bounds[n] for n in x], ls=(0, (5, 3)), lw=1.2, color=style.MUTED, label=label, zorder=2)
+        y = [bounds[n] for n in x]
+        # A line through one point shows nothing.
+        marker = "_" if len(x) == 1 else ""
+        axes.plot(
+            x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=style.MUTED, label=label, zorder=2
+        )  # fmt: skip
 
 
 def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
-    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers."""
+    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers, under our own."""
     drawn: set[int] = set()
     synthetic = f" ({style.RANDOM_WEIGHTS})" if other.synthetic_weights else ""
     for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
@@ -165,7 +173,7 @@ def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: 
             described: Description = getattr(point, metric)
             points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
         size = 7.0 if mode == "prefill" else 10.0
-        _errorbars(axes, points, Look(other.name + note + synthetic, colour, marker, size, hollow=True))
+        _errorbars(axes, points, Look(other.name + note + synthetic, colour, marker, size, hollow=True), zorder=2.5)
         drawn |= {length for length, described in points if described.mean}
     return drawn
 
@@ -196,6 +204,7 @@ def _span(fit: Row) -> str:
 def rate_axis(axes: Axes, label: str) -> None:
     """Make y a log axis of plain numbers: 20, 50, 100, 200."""
     axes.set_yscale("log")
+    style.widen(axes, 5)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -212,8 +221,9 @@ def _legend(axes: Axes, **options: Any) -> None:
     axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
 
 
-def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> None:
-    """Mark at the foot of the plot the rungs that have no value of `metric` in any mode that could give one."""
+def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
+    """Mark at the foot of the plot, with room for it, the rungs without a value of `metric` in any mode that could
+    give one; return whether there are any."""
     rows: dict[int, list[Row]] = {}
     for row in given.summary:
         if metric != "ttft_s" or row["mode"] == "prefill":
@@ -227,10 +237,15 @@ def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> None:
                 color=style.VERMILLION if failed else style.MUTED, markerfacecolor="none", markeredgewidth=1.8,
                 label=label, clip_on=False, zorder=4,
             )  # fmt: skip
+    if empty:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low / (high / low) ** 0.08, high)
+    return bool(empty)
 
 
 def _say_nothing_measured(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=style.MUTED, fontsize=12)
+    axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=style.MUTED, fontsize=12,
+              bbox={"boxstyle": "square,pad=0.2", "fc": style.PAPER, "ec": "none"})  # fmt: skip
 
 
 def limits_figure(given: FigureInput) -> Figure | None:

@@ -130,23 +130,44 @@ def ratio(
     """Return mean(a) / mean(b) of positive means with Welch's interval of the logarithm, or None without both means.
 
     The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite.
+    A single value is taken to scatter like the other side's values, relative to its mean; two of them are untestable.
     rounding: the last digit's unit of either mean where it was read from a printed table; adds (unit / mean)^2 / 12.
     """
     if not a.mean or not b.mean or a.mean <= 0 or b.mean <= 0:
         return None
-    value = a.mean / b.mean
-    if a.std is None or b.std is None or a.n < 2 or b.n < 2:
+    value, sides = a.mean / b.mean, ((a.mean, a.std, a.n), (b.mean, b.std, b.n))
+    cvs = [std / mean if std is not None and n > 1 else None for mean, std, n in sides]
+    known = [cv for cv in cvs if cv is not None]
+    if not known or not a.n or not b.n:
         return Ratio(value)
-    parts = [(a.std / a.mean) ** 2 / a.n, (b.std / b.mean) ** 2 / b.n]
+    parts = [(known[0] if cv is None else cv) ** 2 / n for cv, (_, _, n) in zip(cvs, sides, strict=True)]
     variance = sum(parts) + sum((unit / mean) ** 2 / 12 for unit, mean in zip(rounding, (a.mean, b.mean), strict=True))
     if not variance:
         return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
-    scatter = sum(part**2 / (n - 1) for part, n in zip(parts, (a.n, b.n), strict=True))
-    freedom = variance**2 / scatter if scatter else MANY
+    freedom = _freedom(variance, parts, [n - 1 for cv, (_, _, n) in zip(cvs, sides, strict=True) if cv is not None])
     error = math.sqrt(variance)
     half = t_quantile((1 + confidence) / 2, freedom) * error
     p = 2 * t_tail(abs(math.log(value)) / error, freedom)
     return Ratio(value, value * math.exp(-min(half, 700)), value * math.exp(min(half, 700)), min(p, 1.0))
+
+
+def _freedom(variance: float, parts: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Return Welch's and Satterthwaite's degrees of freedom, or those of the only side that has a spread."""
+    if len(freedoms) < len(parts):
+        return freedoms[0]
+    scatter = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
+    return variance**2 / scatter if scatter else MANY
+
+
+def significant(p_values: Sequence[float | None], level: float) -> list[bool]:
+    """Say which of many tests count together (Benjamini and Hochberg 1995): all up to the largest p(k) <= k level / m.
+
+    Of m tests without a true difference, the chance that any counts is `level`, not up to m times that; where many
+    differ, hardly more is asked of each than alone. None (nothing to test) never counts and is not one of the m.
+    """
+    known = sorted(p for p in p_values if p is not None)
+    limit = max((p for k, p in enumerate(known, 1) if p <= k * level / len(known)), default=-1.0)
+    return [p is not None and p <= limit for p in p_values]
 
 
 def t_tail(t: float, freedom: float) -> float:

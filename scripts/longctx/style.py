@@ -105,9 +105,18 @@ def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length 
     axes.set_xlabel(label)
 
 
+def widen(axes: Axes, factor: float) -> None:
+    """Make a log y axis span `factor` at least, so that a single value has labelled ticks around it."""
+    low, high = axes.get_ylim()
+    if low > 0 and high < factor * low:
+        middle = math.sqrt(low * high)
+        axes.set_ylim(middle / math.sqrt(factor), middle * math.sqrt(factor))
+
+
 def time_axis(axes: Axes, label: str) -> None:
     """Make y a log axis of seconds whose ticks read 10 ms, 1 s, 1 min, 1 h; call it after plotting."""
     axes.set_yscale("log")
+    widen(axes, 12)
     low, high = axes.get_ylim()
     ticks = _TIME_TICKS if high > 2000 * low else _TIME_TICKS | _MORE_TIME_TICKS
     axes.yaxis.set_major_locator(FixedLocator(list(ticks)))

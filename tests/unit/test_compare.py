@@ -59,7 +59,10 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
     [("a,b\n1,2\n", "columns missing for a comparison: prompt_tokens"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,fast,3\n", "ttft_s_mean is 'fast', not a number"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n,1,3\n", "a row has no prompt_tokens"),
-     ("", "columns missing")],
+     ("", "columns missing"),
+     ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1\n", "the row of 1024 has not as many cells"),
+     ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,nan,3\n", "ttft_s_mean is 'nan', not a number"),
+     ("# n: three\nprompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1,3\n", "n is 'three', not a number")],
 )  # fmt: skip
 def test_a_bad_table_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "other.csv"
@@ -71,6 +74,17 @@ def test_a_bad_table_is_one_sentence(tmp_path: Path, text: str, said: str) -> No
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         compare.read_curve(tmp_path / "summary.parquet")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("resources/results/h200-tp1", "is a folder; name a run's summary.parquet"),
+     ("resources/results/h200-tp1/rows.parquet", "is no summary of this format"), ("config.yaml", "is no summary")],
+)  # fmt: skip
+def test_a_wrong_file_is_one_short_sentence_that_deletes_nothing(path: str, said: str) -> None:
+    with pytest.raises(DataError, match=said) as raised:
+        compare.read_curve(ROOT / path)
+    assert "delete" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +101,33 @@ def test_verdict_of_decode_is_the_other_way_round() -> None:
 
 
 def test_noise_is_no_slowdown() -> None:
-    assert verdicts(curve(1.10, std=0.2), curve(1.00, std=0.2))["ttft_s"] == "same"
+    assert verdicts(curve(1.10, std=0.2), curve(1.00, std=0.2))["ttft_s"] == "noise"
 
 
-def test_one_run_proves_nothing() -> None:
-    found = compare.compare(curve(1.5, std=None, n=1), curve(1.0))
+def ladder_of(factors: list[float], cv: float) -> Curve:
+    described = [Description(3, factor, factor * cv) for factor in factors]
+    return Curve("run", tuple(CurvePoint("prefill", 1024 * (i + 1), d, Description()) for i, d in enumerate(described)))
+
+
+def test_among_many_lengths_one_lucky_difference_is_no_slowdown() -> None:
+    """5.2 % at a spread of 2 % is significant tested alone (p 0.03), and is to be expected once among 30."""
+    alone = compare.compare(ladder_of([1.052], 0.02), ladder_of([1.0], 0.02))
+    assert [row.verdict for row in alone.rows] == ["slower"]
+    among = compare.compare(ladder_of([1.052] + [1.0] * 29, 0.02), ladder_of([1.0] * 30, 0.02))
+    assert [row.verdict for row in among.rows] == ["unproven"] + ["same"] * 29
+    assert not among.shuts()
+    assert among.shuts(strict=True)
+    everywhere = compare.compare(ladder_of([1.052] * 30, 0.02), ladder_of([1.0] * 30, 0.02))
+    assert len(everywhere.having("slower")) == 30
+
+
+def test_one_pass_against_three_is_tested_with_their_spread() -> None:
+    assert verdicts(curve(1.5, std=None, n=1), curve(1.0))["ttft_s"] == "slower"
+    assert verdicts(curve(1.04, std=None, n=1), curve(1.0, std=0.02))["ttft_s"] == "noise"
+
+
+def test_one_pass_each_proves_nothing() -> None:
+    found = compare.compare(curve(1.5, std=None, n=1), curve(1.0, std=None, n=1))
     assert [row.verdict for row in found.rows] == ["unproven", "same"]
     assert [row.metric for row in found.slower_unproven()] == ["ttft_s"]
     assert compare.verdict_sentence([found]).startswith("No significant slowdown; 1 differ")
@@ -109,6 +145,43 @@ def test_lengths_that_only_one_side_has() -> None:
     assert said["prefill", 1 << 26, "ttft_s"] == "only_theirs"
     assert said["decode_only", 1 << 23, "decode_tok_s"] == "only_ours"
     assert ("decode_only", 1 << 23, "ttft_s") not in said
+
+
+def test_a_rung_that_failed_here_is_lost_and_shuts_the_gate() -> None:
+    rows = [makerows.row(length=1024), makerows.bad_row("server_died", length=1 << 20)]
+    found = compare.compare(compare.curve_of(summary.summarise(rows, {})), compare.read_curve(PUBLISHED))
+    assert [(row.length, row.metric) for row in found.having("lost")] == [
+        (1 << 20, "ttft_s"),
+        (1 << 20, "decode_tok_s"),
+    ]
+    assert found.shuts()
+    assert "no value here where the other run has one: TTFT at 1Mi (prefill), decode at 1Mi" in (
+        compare.verdict_sentence([found])
+    )
+
+
+def test_runs_without_a_length_in_common_open_no_gate() -> None:
+    found = compare.compare(
+        ladder_of([1.0], 0.01), Curve("June", (CurvePoint("prefill", 7, *[Description(3, 1, 0)] * 2),))
+    )
+    assert found.shuts()
+    assert compare.verdict_sentence([found]).endswith("no length in common with June, so nothing was compared.")
+
+
+def test_what_else_differs_is_said() -> None:
+    real, fake = curve(1.0, gpu="MI355X", gpu_count=8), curve(1.0, gpu="H200", gpu_count=1, synthetic_weights=True)
+    assert compare.cautions(compare.compare(fake, real)) == [
+        "Different systems: this run 1 × H200, random weights; the other 8 × MI355X."
+    ]
+    assert compare.cautions(compare.compare(fake, fake)) == [
+        "Both runs had random weights: speeds are real, outputs mean nothing."
+    ]
+    assert compare.cautions(compare.compare(curve(1.0, synthetic_weights=True), curve(1.0)))[0].startswith("This run")
+    assert compare.cautions(compare.compare(real, real)) == []
+    filled = Curve("a", (CurvePoint("decode_only", 4096, Description(), Description(3, 10.0, 0.1)),))
+    assert compare.cautions(compare.compare(filled, filled)) == [
+        "In decode_only the KV cache was filled, not prefilled."
+    ]
 
 
 def test_filled_caches_are_never_compared_with_prefills() -> None:
@@ -164,6 +237,21 @@ def test_the_strict_gate_wants_proof(tmp_path: Path) -> None:
     base, slow = write_summary(tmp_path / "base", 1.0, passes=1), write_summary(tmp_path / "slow", 1.2, passes=1)
     assert run_compare("--ours", slow, "--against", base).returncode == 0
     assert run_compare("--ours", slow, "--against", base, "--strict").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--threshold", "0"], "argument --threshold: 0 is not above 0"), (["--threshold", "-1"], "-1 is not above 0"),
+     (["--confidence", "1.5"], "1.5 is not above 0 and below 1"), (["--threshold", "x"], "argument --threshold"),
+     (["--per-gpu"], "does not say how many GPUs it ran on")],
+)  # fmt: skip
+def test_an_option_that_makes_no_sense_is_refused(tmp_path: Path, options: list[str], said: str) -> None:
+    base = tmp_path / "base.csv"
+    base.write_text("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1,3\n")
+    found = run_compare("--ours", base, "--against", base, *options)
+    assert found.returncode not in (0, 3)
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_nothing_to_compare_with_is_one_sentence(tmp_path: Path) -> None:

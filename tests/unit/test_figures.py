@@ -138,6 +138,47 @@ def test_every_state_of_a_campaign_draws(tmp_path: Path, rows: list[dict[str, An
         assert all(path.stat().st_size > 1000 for path in pair)
 
 
+def shown_ticks(axes: Axes) -> list[str]:
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    return [label.get_text() for value, label in ticks if low <= value <= high and label.get_text()]
+
+
+@pytest.mark.parametrize("metric", ["ttft_s", "decode_tok_s"])
+def test_a_single_point_can_be_read_off(metric: str) -> None:
+    rows = summary.summarise([makerows.row(pass_index=i) for i in (1, 2)], {}, makerows.plan())
+    figure = figures.metric_figure(given(rows), metric)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert len(shown_ticks(axes)) >= 2
+    bound = next(line for line in axes.lines if "allows" in str(line.get_label()))
+    assert bound.get_marker() == "_", "a line through one point would be invisible"
+    low, high = axes.get_ylim()
+    value = rows[0][f"{metric}_mean"]
+    assert low * 1.2 < value < high / 1.2
+
+
+def test_the_legend_and_the_curves_leave_the_marks_of_failures_free() -> None:
+    rows = [makerows.bad_row("error_event", length=n) for n in (1024, 4096, 65536)]
+    figure = figures.metric_figure(given(summary.summarise(rows, {}, makerows.plan())), "decode_tok_s")
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert "nothing measured" in label_texts(figure)
+    marks = next(line for line in axes.lines if line.get_label() == "failed or doubtful")
+    tops = axes.get_xaxis_transform().transform([(1024, marks.get_ydata()[0])])[:, 1] + 8
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 > tops.max() - 4
+    bound = next(line for line in axes.lines if "allows" in str(line.get_label()))
+    assert axes.transData.transform([(65536, min(bound.get_ydata()))])[0, 1] > tops.max()
+
+
+def test_our_own_points_lie_on_top_of_others() -> None:
+    axes = figures.metric_figure(given(others=[compare.read_curve(PUBLISHED)]), "ttft_s").axes[0]
+    order = {c.get_label(): c[0].get_zorder() for c in axes.containers if isinstance(c, ErrorbarContainer)}
+    assert order["cold prompt"] > order["8 × MI355X (published)"]
+
+
 def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
     source = given(others=[compare.read_curve(PUBLISHED)], subtitle="a · b")
     first = figures.draw_all(source, tmp_path / "a")

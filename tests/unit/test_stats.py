@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -141,8 +142,19 @@ def test_ratio_has_welchs_interval() -> None:
     assert edge.p == pytest.approx(0.05, rel=1e-3)
 
 
+def test_a_single_run_is_taken_to_scatter_like_the_other_side() -> None:
+    # 2 degrees of freedom, half width 4.303 * sqrt(1 + 1 / 3) * 1 %.
+    found, back = (stats.ratio(*pair) for pair in permutations((Description(1, 1.1), Description(3, 1.0, 0.01))))
+    assert found is not None
+    assert back is not None
+    assert found.low == pytest.approx(1.1 * math.exp(-4.303 * math.sqrt(4 / 3) * 0.01), rel=1e-4)
+    assert found.p == pytest.approx(0.0145, rel=0.01)
+    assert (back.low, back.p) == (pytest.approx(1 / (found.high or 0)), pytest.approx(found.p))
+
+
 def test_ratio_of_single_runs_has_no_interval() -> None:
-    assert stats.ratio(Description(1, 2.0), Description(3, 1.0, 0.1)) == stats.Ratio(2.0)
+    assert stats.ratio(Description(1, 2.0), Description(1, 1.0)) == stats.Ratio(2.0)
+    assert stats.ratio(Description(0, 2.0), Description(3, 1.0, 0.1)) == stats.Ratio(2.0)
     assert stats.ratio(Description(), Description(3, 1.0, 0.1)) is None
     assert stats.ratio(Description(3, 0.0, 0.0), Description(3, 1.0, 0.1)) is None
 
@@ -172,3 +184,14 @@ def test_swapping_the_runs_inverts_the_ratio(mean: float, cv_a: float, n_a: int,
     assert there.value == pytest.approx(1 / back.value)
     assert there.low == pytest.approx(1 / back.high)
     assert there.p == pytest.approx(back.p)
+
+
+def test_many_tests_count_together_or_not_at_all() -> None:
+    # Benjamini and Hochberg (1995), their example of 15 tests: four count at 5 %, three by Bonferroni, nine alone.
+    p = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
+    p += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
+    assert stats.significant([*p, None], 0.05) == [True] * 4 + [False] * 12
+    assert stats.significant(p[::-1], 0.05) == [False] * 11 + [True] * 4
+    assert stats.significant([0.04, 0.045, 0.05], 0.05) == [True] * 3
+    assert stats.significant([0.04, 0.3, 0.9], 0.05) == [False] * 3
+    assert stats.significant([None], 0.05) == [False]

@@ -37,7 +37,7 @@ rule report_now:
 
 
 rule compare:
-    """Compare with the runs in `compare`; fails on a significant slowdown beyond compare_threshold."""
+    """Compare with the runs in `compare`; fails where a release gate should stay shut (docs/compare.md)."""
     input:
         summary=R / "summary.parquet",
         others=CAMPAIGN.raw["compare"],
