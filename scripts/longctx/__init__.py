@@ -7,7 +7,7 @@ The modules, by what they know; a group uses those above it:
     tables, journal                    the Parquet tables and their format, one point's finished requests on disk
     modelfields, geometry, families    a model's config.json: KV bytes per token, states, parameters, FLOPs
     hardware, capacity, bounds         a GPU, how many tokens fit on it, what no server can beat on it
-    forecast, plan                     how long a prefill will take, which lengths fit, hours
+    stats, forecast, plan              statistics; how long a prefill will take, which lengths fit, hours
     tokenfile, tokens, corpus          ids on disk, any model's tokenizer, source trees as one stream
     synthetic, prompt, validate        models made on the spot, prompts of exact length, their check
     server                             recipe, launchers, start, facts, contract, ownership and the reaper, stop
@@ -23,7 +23,7 @@ The modules, by what they know; a group uses those above it:
     points, outlook, request           a point's record, the forecast from it, one request as a row
     owner, measure                     whose job a measurement is, and the protocol
     resume                             what a run sets right before it starts
-    stats, cost, compare, summary      statistics, dollars, two runs side by side, a row per length
+    cost, compare, summary             dollars, two runs side by side, a row per length
     gather                             everything that a campaign has on disk
     figures                            every figure but Figure 1
     views, details, story              what the reports say, as tables and sentences
