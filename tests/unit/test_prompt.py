@@ -78,6 +78,16 @@ def test_tokenizers_that_do_not_keep_text_still_give_exact_lengths(streams, tmp_
     assert row["round_trip"] is None
 
 
+def test_a_seam_replaces_as_little_as_it_must_and_everything_where_it_must():
+    tokenizer = tinytokenizers.load("fast")
+    text, tail, emoji = (tokenizer.encode(text) for text in ("def f(x):\n    return x\n", "\n\nTask\n", "😀"))
+    ids, filler = prompt.seam(tokenizer, np.concatenate([text, emoji[:1]]), tail)
+    assert (len(ids), filler) == (len(text) + 1, 1)
+    assert ids[:-1].tolist() == text.tolist()
+    ids, filler = prompt.seam(tokenizer, emoji[:1], tail)
+    assert (ids.tolist(), filler) == ([tokenizer.filler_id], 1)
+
+
 def test_prompts_of_one_stream_share_their_body(streams, tmp_path):
     first = make(streams, tmp_path / "a.parquet", 1024, shape="plain")
     make(streams, tmp_path / "b.parquet", 4096, shape="plain")
