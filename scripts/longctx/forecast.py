@@ -8,7 +8,7 @@ limit that the curve's own hardware reached at that length holds. Neither may un
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from math import exp, log, log2, sqrt
 from pathlib import Path
@@ -20,9 +20,8 @@ from longctx.bounds import ttft_bound_s
 from longctx.errors import DataError
 from longctx.geometry import Geometry, read_geometry
 from longctx.hardware import RESOURCES, Hardware, Parallelism, load_hardware
+from longctx.stats import t_quantile
 
-# Two-sided 90 % quantiles of Student's t by degrees of freedom; 1.645 beyond.
-_T90 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 10: 1.812, 15: 1.753}
 # A relative error at length L counts (L / longest)**0.5: the long lengths say what an extrapolation needs, and short
 # ones scatter with start-up costs. Of 0, 0.25, 0.5, 0.75 and 1 the best over all back-tests (docs/plan.md).
 WEIGHT_POWER = 0.5
@@ -54,8 +53,10 @@ class TtftFit:
         return middle, max(0.0, middle - half), middle + half
 
 
+@cache
 def _t90(degrees: int) -> float:
-    return next((t for known, t in _T90.items() if known >= degrees), 1.645) if degrees > 0 else 1.645
+    """Return the two-sided 90 % quantile of Student's t; without a residual the scatter is a given: the normal's."""
+    return t_quantile(0.95, degrees) if degrees else 1.645
 
 
 def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:

@@ -245,7 +245,8 @@ class _Job:
         if capacity is None or capacity >= need:
             return None
         return (
-            f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length or the weights"
+            f"the server's KV cache holds {capacity} tokens, this point needs {need}; measure shorter lengths, or leave"
+            " the cache more memory"
         )
 
     def _over_max_length(self, session: Session, point: Point) -> str | None:

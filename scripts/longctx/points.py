@@ -66,7 +66,7 @@ class PointRecord:
         if strange := _strangeness(journal, identity, campaign.recipe_hash(point.mode)):
             said = f"{point.name}: measured again, since {strange} (what was there is kept in {journal.archive()})"
         elif journal.damaged:
-            said = f"{point.name}: {journal.damaged} damaged lines of its journal are left out"
+            said = f"{point.name}: damaged lines of its journal are left out ({journal.damaged})"
         if journal.header is None:
             journal.append(
                 "header",

@@ -69,6 +69,18 @@ def test_back_test_gives_what_the_docs_say(curve: dict[int, float], up_to: int, 
     assert row["low_s"] < row["actual_s"] < row["high_s"]
 
 
+def test_the_interval_of_a_full_ladder_is_student_s() -> None:
+    lengths = [2**i for i in range(10, 24)]
+    fit = fit_ttft(lengths, [0.05 + 1e-5 * n + 1e-11 * n * n for n in lengths])
+    assert fit.degrees == 11
+    for length in (fit.longest, fit.longest // 8):
+        x = np.array([1.0, length, float(length) ** 2])
+        middle, low, high = fit.predict(length)
+        assert (high - low) / 2 == pytest.approx(1.796 * np.sqrt(x @ fit.covariance @ x), rel=1e-3)
+        assert middle == pytest.approx((low + high) / 2)
+        assert high > 1.005 * middle, "the points lie on a curve, and a campaign scatters all the same"
+
+
 def test_a_shipped_curve_forecasts_itself() -> None:
     for curve in reference_curves():
         for length, seconds in zip(curve.lengths, curve.ttft_s, strict=True):

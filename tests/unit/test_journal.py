@@ -107,6 +107,25 @@ def test_zeros_behind_the_last_record_are_a_write_that_never_ended(tmp_path: Pat
     assert path.read_bytes().endswith(b"\n")
 
 
+def test_a_record_and_a_new_file_s_name_are_on_disk_when_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "1Ki" / "pass1.jsonl", []
+    really = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal = Journal.open(path)
+    journal.append("header", {})
+    assert synced == [str(path), str(path.parent), str(tmp_path)]
+    synced.clear()
+    journal.append("row", {})
+    assert synced == [str(path)]
+
+
 def test_numbers_of_numpy_are_written(tmp_path: Path) -> None:
     written([("row", {"ttft_s": np.float64(1.5)})], tmp_path / "p.jsonl")
     assert read(tmp_path / "p.jsonl")[0][0].data == {"ttft_s": 1.5}

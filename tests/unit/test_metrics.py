@@ -102,6 +102,20 @@ def test_names_of_different_versions_do_not_mix() -> None:
     assert window == Window(void=ANOTHER)
 
 
+def test_a_counter_is_never_measured_against_another_metric_of_the_same_meaning() -> None:
+    before = parse("vllm:time_per_output_token_seconds_sum 1\nvllm:prompt_tokens_total 5\n")
+    after = parse("vllm:inter_token_latency_seconds_sum 3\nvllm:prompt_tokens_total 9\n")
+    window = difference(before, after)
+    assert (window.itl_sum_s, window.prompt_tokens) == (None, 4)
+
+
+def test_of_two_metrics_with_one_meaning_the_newer_name_counts() -> None:
+    both = parse("vllm:time_per_output_token_seconds_sum 7\nvllm:inter_token_latency_seconds_sum 3\n")
+    assert both is not None
+    assert both.sources["itl_sum_s"] == "vllm:inter_token_latency_seconds_sum"
+    assert both.counters["itl_sum_s"] == 3
+
+
 @pytest.mark.parametrize("name", sorted(metrics.COUNTERS))
 def test_a_counter_that_went_backwards_is_a_restart(name: str) -> None:
     metric = metrics.COUNTERS[name][0]
@@ -214,6 +228,23 @@ def test_counters_that_lag_behind_the_stream() -> None:
         assert difference(before, scrape(server.url)).requests == 0
         window = difference(before, settle(server.url, before, completion_tokens=answer.completion_tokens))
     assert window.generation_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "late", [{"requests": 0}, {"tokens": 15}, {"running": 1}], ids=["the request", "its tokens", "the end"]
+)
+def test_settling_waits_for_whatever_is_late(monkeypatch: pytest.MonkeyPatch, late: dict[str, int]) -> None:
+    def reading(requests: int = 1, tokens: int = 16, running: int = 0) -> metrics.Snapshot | None:
+        return parse(
+            f"vllm:request_success_total {requests}\nvllm:generation_tokens_total {tokens}\n"
+            f"vllm:num_requests_running {running}\n"
+        )
+
+    readings = iter([reading(**late), reading(**late), reading()])
+    monkeypatch.setattr(metrics, "scrape", lambda *_, **__: next(readings))
+    after = settle("http://h:1", reading(0, 0), completion_tokens=16, sleep=lambda _: None)
+    assert after == reading()
+    assert next(readings, None) is None
 
 
 def test_settling_ends_although_nothing_comes() -> None:

@@ -139,7 +139,7 @@ def test_a_damaged_row_is_said_and_measured_again(make: Make) -> None:
     add(record, 1)
     damage(record.journal.path, 4)
     record, said = PointRecord.open(make(), POINT, SHA)
-    assert said == "1Ki/pass1: 1 damaged lines of its journal are left out"
+    assert said == "1Ki/pass1: damaged lines of its journal are left out (1)"
     assert record.missing() == [("cold", 0), ("repeat", 2)]
 
 

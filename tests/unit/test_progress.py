@@ -61,6 +61,12 @@ def test_before_the_first_sample() -> None:
     assert eta_s([(1.0, 1000)], TOTAL, 1.0) is None
 
 
+def test_below_one_percent_of_the_prompt_nothing_is_forecast() -> None:
+    points = [(float(k), 1000 * k) for k in range(1, 6)]
+    assert eta_s(points, 500_001, 5.0) is None
+    assert eta_s(points, 500_000, 5.0) == pytest.approx(495)
+
+
 def test_time_passes_between_samples() -> None:
     points = curve(Cost(1e-5, 0.0), 0.5)
     now = points[-1][0]

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 import tinytokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from longctx import corpus, prompt, tables
+from longctx import corpus, prompt, tables, tokenfile
 from longctx.errors import DataError, PromptError
 from longctx.prompt import PromptSpec
 from longctx.validate import validate
@@ -78,6 +79,16 @@ def test_tokenizers_that_do_not_keep_text_still_give_exact_lengths(streams, tmp_
     assert row["round_trip"] is None
 
 
+def test_a_seam_replaces_as_little_as_it_must_and_everything_where_it_must():
+    tokenizer = tinytokenizers.load("fast")
+    text, tail, emoji = (tokenizer.encode(text) for text in ("def f(x):\n    return x\n", "\n\nTask\n", "😀"))
+    ids, filler = prompt.seam(tokenizer, np.concatenate([text, emoji[:1]]), tail)
+    assert (len(ids), filler) == (len(text) + 1, 1)
+    assert ids[:-1].tolist() == text.tolist()
+    ids, filler = prompt.seam(tokenizer, emoji[:1], tail)
+    assert (ids.tolist(), filler) == ([tokenizer.filler_id], 1)
+
+
 def test_prompts_of_one_stream_share_their_body(streams, tmp_path):
     first = make(streams, tmp_path / "a.parquet", 1024, shape="plain")
     make(streams, tmp_path / "b.parquet", 4096, shape="plain")
@@ -107,6 +118,13 @@ def test_header_and_tail_say_what_the_shape_says(streams, tmp_path):
 def test_cycles_count_what_the_prompt_itself_repeats(streams, tmp_path):
     assert make(streams, tmp_path / "p.parquet", 300)["cycles"] == "1"
     assert int(make(streams, tmp_path / "p.parquet", 16_384)["cycles"]) > 2
+    sections = json.loads(tokenfile.read_metadata(streams / "fast.parquet")["sections"])
+    second = next(first for cycle, _, first in sections if cycle == 2)
+    metadata = make(streams, tmp_path / "p.parquet", second, shape="plain")
+    around = int(metadata["header_tokens"]) + int(metadata["tail_tokens"])
+    assert metadata["cycles"] == "1", "header and tail are not of the corpus"
+    assert make(streams, tmp_path / "p.parquet", second + around, shape="plain")["cycles"] == "1"
+    assert make(streams, tmp_path / "p.parquet", second + around + 1, shape="plain")["cycles"] == "2"
 
 
 def test_variants_differ_in_their_first_id_only(streams, tmp_path):
@@ -142,6 +160,15 @@ def test_a_short_stream_is_an_error_and_leaves_no_file(streams, tmp_path):
     with pytest.raises(PromptError, match="has 20000 tokens, a prompt of 32768 needs"):
         make(streams, tmp_path / "p.parquet", 32_768)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prompt_may_take_the_whole_stream_and_not_one_id_more(streams, tmp_path):
+    metadata = make(streams, tmp_path / "p.parquet", 20_000, shape="plain")
+    longest = 20_000 + int(metadata["header_tokens"]) + int(metadata["tail_tokens"])
+    assert len(prompt.read_ids(tmp_path / "p.parquet")) == 20_000
+    assert make(streams, tmp_path / "p.parquet", longest, shape="plain")["tokens"] == str(longest)
+    with pytest.raises(PromptError, match=f"a prompt of {longest + 1} needs 20001"):
+        make(streams, tmp_path / "p.parquet", longest + 1, shape="plain")
 
 
 def test_another_tokenizers_stream_is_refused(streams, tmp_path):

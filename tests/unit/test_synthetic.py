@@ -77,7 +77,7 @@ def test_the_scripts_go_from_corpus_to_validated_prompt(tmp_path):
         subprocess.run([sys.executable, str(SCRIPTS / step[0]), *step[1:]], capture_output=True, text=True, check=True)
         for step in steps
     ]
-    assert "shorter than 4096 tokens, so it is repeated" in outputs[1].stderr
+    assert "shorter than 4096 tokens, so it is read" in outputs[1].stderr
     assert len(outputs[2].stderr.splitlines()) == 2
     assert len(prompt.read_ids(path)) == 4096
     row = tables.read_rows(tmp_path / "v.parquet", tables.VALIDATION)[0]
