@@ -97,7 +97,7 @@ class _Job:
             return "invalid_prompt", str(bad[0]["detail"])
         planned = self.plan.get((point.mode, point.length), {})
         if planned.get("fits") is False:
-            return "does_not_fit", " ".join(filter(None, (planned["reason"], planned["mend"])))
+            return str(planned["reason"]), str(planned["mend"])
         if skipped := limits.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
         if self.checkpoint_dir:
