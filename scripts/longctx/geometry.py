@@ -67,7 +67,8 @@ class Layer:
     `parameters_replicated` are those that tensor parallelism copies to each rank (norms, routers, MLA's down
     projections). `parameters_mixer` (attention or linear) and `parameters_experts` (the routed ones) are those that
     some quantisations treat apart.
-    `width` is the number of activation elements per token that live at once in the layer's widest part.
+    `width` is the number of activation elements per token that live at once in the layer's widest part,
+    `sharded_widths` are the feed-forward widths that tensor parallelism divides.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Layer:
     parameters_experts: int
     parameters_experts_active: int
     width: int
+    sharded_widths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
