@@ -238,12 +238,16 @@ class _Job:
     def _gate(self, session: Session, point: Point) -> str | None:
         """Return a sentence with both numbers where the server's own KV capacity cannot hold the point."""
         capacity = session.server.capacity_tokens()
-        need = point.length + self.campaign.raw["max_new_tokens"]
-        need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        if self.campaign.raw["launcher"] == "external":  # its headroom is not ours to choose
+            need = point.length + self.campaign.raw["max_new_tokens"]
+            need += self.campaign.raw["reuse"]["suffix_tokens"] if self.mode == "reuse" else 0
+        else:  # new tokens and a query's suffix are part of the headroom
+            need = point.length + self.campaign.raw["serve"]["headroom_tokens"]
         if capacity is None or capacity >= need:
             return None
         return (
-            f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length or the weights"
+            f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length, keep the cache"
+            " in FP8 or spread the model over more GPUs"
         )
 
     def _over_max_length(self, session: Session, point: Point) -> str | None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,6 +284,24 @@ def test_a_length_refused_by_the_plan_keeps_its_reason_and_mend(
     assert found is not None
     assert found[0] == "unsupported"
     assert found[1].startswith("beyond 2^24 tokens ROCm needs AITER")
+
+
+@pytest.mark.parametrize(("launcher", "needed"), [("local", 1024 + 16384), ("external", 1024 + 128)])
+def test_the_server_s_own_capacity_must_hold_length_and_headroom(launcher: str, needed: int) -> None:
+    job = object.__new__(measure._Job)
+    job.mode = "prefill"
+    there = {"external": {"url": "http://127.0.0.1:1"}, "serve": {}} if launcher == "external" else {}
+    job.campaign = from_dict(campaign(launcher=launcher, max_new_tokens=128, lengths=["1Ki"], **there))
+
+    def gate(capacity: int | None) -> str | None:
+        server = SimpleNamespace(capacity_tokens=lambda: capacity)
+        return job._gate(SimpleNamespace(server=server), Point(1024, 1))
+
+    assert gate(needed) is None
+    assert gate(None) is None
+    refused = gate(needed - 1)
+    assert refused is not None
+    assert refused.startswith(f"the server's KV cache holds {needed - 1} tokens, this point needs {needed}; ")
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
