@@ -7,19 +7,45 @@ For a model and a GPU: --model config.json --gpu H200 --count 1 --lengths 1Ki..6
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from longctx import kvfigure, plantext, tables
 from longctx.campaignplan import CampaignPlan, measured_ttft, plan_of
 from longctx.config import load
 from longctx.errors import LongctxError
-from longctx.geometry import KV_DTYPE_BYTES, read_geometry
+from longctx.geometry import KV_DTYPE_BYTES, Geometry, read_geometry
 from longctx.hardware import Hardware, Parallelism, load_hardware
 from longctx.lengths import ladder, parse_length
 from longctx.plan import AITER_64BIT, Settings, hold_table, nodes_table, plan_campaign, splits
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, without repeating the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(f"error: {message}")
+
+
+def count(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """Return a number above 0 and up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config-file", type=Path, help="a campaign's configuration")
     what.add_argument(
@@ -33,17 +59,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--figure", type=Path, help="write Figure 1 as PNG and SVG")
     alone = parser.add_argument_group("with --model")
     alone.add_argument("--gpu", help="a name of resources/hardware/gpus.csv")
-    alone.add_argument("--count", type=int, default=1, help="GPUs of the node")
+    alone.add_argument("--count", type=count, default=1, help="GPUs of the node")
     alone.add_argument("--lengths", default="1Ki..64Mi", help="FROM..TO, doubling, or a comma list")
     alone.add_argument("--kv-dtype", default="fp8", choices=["auto", *KV_DTYPE_BYTES], help="of the lengths' table")
-    alone.add_argument("--tensor", type=int, help="tensor parallel size; default: the largest that the model allows")
-    alone.add_argument("--pipeline", type=int, default=1, help="pipeline parallel size")
-    alone.add_argument("--decode-context", type=int, default=1, help="decode context parallel size")
-    alone.add_argument("--gpu-memory-utilization", type=float, default=0.95)
-    alone.add_argument("--batched-tokens", type=int, default=16384, help="tokens of one prefill chunk")
+    alone.add_argument("--tensor", type=count, help="tensor parallel size; default: the largest that the model allows")
+    alone.add_argument("--pipeline", type=count, help="pipeline parallel size; default: 1, or what TP leaves")
+    alone.add_argument("--decode-context", type=count, default=1, help="decode context parallel size")
+    alone.add_argument("--gpu-memory-utilization", type=share, default=0.95, help="0 to 1")
+    alone.add_argument("--batched-tokens", type=count, default=16384, help="tokens of one prefill chunk")
     alone.add_argument("--headroom", type=parse_length, default=16384, help="tokens beyond the prompt")
-    alone.add_argument("--max-new-tokens", type=int, default=128)
-    alone.add_argument("--passes", type=int, default=3)
+    alone.add_argument("--max-new-tokens", type=count, default=128)
+    alone.add_argument("--passes", type=count, default=3)
     alone.add_argument("--aiter-version", default=AITER_64BIT, help="ROCm: AITER release in use")
     alone.add_argument("--hold", type=parse_length, help="also: how nodes of these GPUs could hold so many tokens")
     return parser.parse_args()
@@ -67,15 +93,25 @@ def standalone(args: argparse.Namespace) -> CampaignPlan:
         max_new_tokens=args.max_new_tokens, headroom_tokens=args.headroom, passes=args.passes,
         aiter_version=args.aiter_version,
     )  # fmt: skip
-    if args.tensor:
-        parallelism = Parallelism(args.tensor, args.pipeline, args.decode_context)
-    else:
-        parallelism = next(splits(geometry, args.count))
+    parallelism = split_of(args, geometry)
     lengths = parse_lengths(args.lengths)
     rows = plan_campaign(
         geometry, hardware, parallelism, [("prefill", n) for n in lengths], settings, measured=read_measured(args)
     )
     return CampaignPlan(geometry, hardware, parallelism, settings, tuple(lengths), tuple(rows))
+
+
+def split_of(args: argparse.Namespace, geometry: Geometry) -> Parallelism:
+    """Return the split asked for; without --tensor the one of all GPUs with the largest that the model allows."""
+    if args.tensor is not None:
+        return Parallelism(args.tensor, args.pipeline or 1, args.decode_context)
+    for split in splits(geometry, args.count):
+        if args.pipeline in (None, split.pipeline) and args.decode_context == split.decode_context:
+            return split
+    raise LongctxError(
+        f"--count: this model has no split of {args.count} GPUs with --decode-context {args.decode_context}"
+        f"{f' and --pipeline {args.pipeline}' if args.pipeline else ''}; change one of them, or name --tensor"
+    )
 
 
 def read_measured(args: argparse.Namespace) -> dict[int, float]:
@@ -89,7 +125,7 @@ def text_of(plan: CampaignPlan, hold: int | None) -> str:
     """Return everything that is printed."""
     blocks = [
         plantext.heading(plan.geometry, plan.hardware, plan.parallelism, plan.settings),
-        plantext.lengths_table(plan.rows),
+        [*plantext.lengths_table(plan.rows), *plantext.position_note(plan.geometry, max(plan.lengths))],
     ]
     if isinstance(plan.hardware, Hardware):
         blocks.append(plantext.hold_lines(hold_table(plan.geometry, plan.hardware, plan.settings)))

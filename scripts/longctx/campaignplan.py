@@ -53,7 +53,7 @@ def plan_of(campaign: Campaign, measured: Mapping[int, float] | None = None) -> 
 
 
 def _geometry(campaign: Campaign) -> Geometry:
-    geometry = read_geometry(campaign.model_path)
+    geometry = read_geometry(campaign.model_path, campaign.raw["model"]["revision"])
     if campaign.raw["model"]["source"] != "synthetic":
         return geometry
     of = campaign.raw["model"]["geometry"]

@@ -40,6 +40,7 @@ def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
     """Raise ConfigError for a split that vLLM refuses for this model."""
     tensor, context = parallelism.tensor, parallelism.decode_context
     for layer in geometry.layers:
+        _check_blocks(layer, geometry.stored.block, tensor)
         attention = layer.attention
         if attention is None:
             continue
@@ -58,6 +59,16 @@ def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
             )
     if parallelism.pipeline > geometry.layer_count:
         raise ConfigError(f"pipeline_parallel_size: {parallelism.pipeline} exceeds the {geometry.layer_count} layers")
+
+
+def _check_blocks(layer: Layer, block: int, tensor: int) -> None:
+    """Raise where a rank's share of a feed-forward width is no whole number of FP8 blocks (vLLM, fp8_utils.py)."""
+    for width in layer.sharded_widths:
+        if block and (width % tensor or width // tensor % block):
+            raise ConfigError(
+                f"tensor_parallel_size: {tensor} leaves {width / tensor:g} of a feed-forward width of {width} per rank,"
+                f" which is no multiple of the {block} of the FP8 weights' blocks"
+            )
 
 
 def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:

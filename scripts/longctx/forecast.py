@@ -2,7 +2,8 @@
 
 A fit is t(L) = c + a*L + b*L**2, least squares of relative errors, long lengths weighted more, no coefficient below
 zero. A curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L), so the share of the
-limit that the curve's own hardware reached at that length holds. Neither may undercut the bound.
+limit that the curve's own hardware reached at that length holds; beyond its last length a curve of the same setup is
+fitted instead. Neither may undercut the bound.
 """
 
 import csv
@@ -109,6 +110,7 @@ class Curve:
     lengths: tuple[int, ...]
     ttft_s: tuple[float, ...]
     bound: Callable[[int], float]
+    parallelism: Parallelism
 
     def time_at(self, tokens: int) -> float:
         """Interpolate in log-log; beyond the ends the end's distance to the limit holds."""
@@ -141,7 +143,7 @@ def reference_curves() -> list[Curve]:
         hardware = load_hardware(gpu, count)
         bound = partial(ttft_bound_s, geometry, hardware, parallelism, kv_dtype="fp8")
         name = file.removesuffix(".csv")
-        curves.append(Curve(name, geometry, hardware, tuple(ttft), tuple(ttft.values()), bound))
+        curves.append(Curve(name, geometry, hardware, tuple(ttft), tuple(ttft.values()), bound, parallelism))
     return curves
 
 
@@ -168,21 +170,27 @@ def forecast(
     """Return the TTFT to expect at `tokens`, or None where neither measurements nor a curve say anything.
 
     `measured` maps lengths to mean TTFT of this campaign; `bound` gives the limit in s; `same_setup` says that the
-    curve is of the same model on the same number of the same GPUs.
+    curve is of the same model on the same number of the same GPUs, split in the same way.
     """
     measured = measured or {}
     floor = bound(tokens) if bound else 0.0
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
     if len(measured) >= 2:
-        middle, low, high = fit_ttft(list(measured), list(measured.values())).predict(tokens)
-        return Estimate(max(middle, floor), max(low, floor), max(high, floor), f"fit of {len(measured)} lengths")
+        return _fitted(tokens, list(measured), list(measured.values()), floor, f"fit of {len(measured)} lengths")
     if curve is None or bound is None:
         return None
+    if same_setup and tokens > curve.lengths[-1]:
+        return _fitted(tokens, curve.lengths, curve.ttft_s, floor, f"fit of {curve.name}")
     middle = max(floor, curve.time_at(tokens) * floor / curve.bound(tokens))
     factor = 1 + OWN_SPREAD if same_setup else FOREIGN_FACTOR
     source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)
+
+
+def _fitted(tokens: int, lengths: Sequence[int], ttft_s: Sequence[float], floor: float, source: str) -> Estimate:
+    middle, low, high = fit_ttft(lengths, ttft_s).predict(tokens)
+    return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
 
 
 def back_test(ttft_s: Mapping[int, float], up_to: int) -> list[dict[str, float]]:

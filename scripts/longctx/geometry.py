@@ -67,7 +67,8 @@ class Layer:
     `parameters_replicated` are those that tensor parallelism copies to each rank (norms, routers, MLA's down
     projections). `parameters_mixer` (attention or linear) and `parameters_experts` (the routed ones) are those that
     some quantisations treat apart.
-    `width` is the number of activation elements per token that live at once in the layer's widest part.
+    `width` is the number of activation elements per token that live at once in the layer's widest part,
+    `sharded_widths` are the feed-forward widths that tensor parallelism divides.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Layer:
     parameters_experts: int
     parameters_experts_active: int
     width: int
+    sharded_widths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,13 @@ class Geometry:
                 elements += layer.count * layer.attention.kv_elements * min(tokens, layer.attention.window or tokens)
         return elements * self.kv_dtype_bytes(kv_dtype)
 
+    def windowed_bytes(self, kv_dtype: str) -> int:
+        """Return what the windowed layers' caches hold at most, whatever the context."""
+        windowed = [y for y in self.layers if y.attention and y.attention.window]
+        return sum(
+            replace(self, layers=(y,)).kv_bytes(y.attention.window or 0, kv_dtype) for y in windowed if y.attention
+        )
+
     def state_bytes(self) -> int:
         """Return the bytes of all constant states of one sequence (independent of its length)."""
         return sum(layer.count * layer.state.size_bytes for layer in self.layers if layer.state)
@@ -226,15 +235,16 @@ class Geometry:
         return weights + self.kv_bytes(context, kv_dtype) + 2 * self.state_bytes()
 
 
-def read_geometry(source: str | Path) -> Geometry:
+def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     """Read a config.json, a folder with one, a cached Hugging Face model, or one of resources/models.
 
     The last by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine without the model can plan.
+    `revision` is of a cached model (None: its main branch).
     """
     path = Path(source).expanduser()
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        path = _cached_config(str(source)) or _shipped_config(str(source))
+        path = _cached_config(str(source), revision) or _shipped_config(str(source))
     config = _read_json(path)
     return Geometry.from_config(config, name=config.get("longctx_name") or str(source))
 
@@ -249,13 +259,17 @@ def _read_json(path: Path) -> dict[str, Any]:
     return config
 
 
-def _cached_config(model_id: str) -> Path | None:
-    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
+def _cached_config(model_id: str, revision: str | None) -> Path | None:
+    if not _is_model_id(model_id):
         return None
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
-    found = try_to_load_from_cache(model_id, "config.json")
+    found = try_to_load_from_cache(model_id, "config.json", revision=revision)
     return Path(found) if isinstance(found, str) else None
+
+
+def _is_model_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
 def _shipped_config(name: str) -> Path:
@@ -263,6 +277,7 @@ def _shipped_config(name: str) -> Path:
         if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
             return path
     known = ", ".join(sorted(path.stem for path in MODELS_DIR.glob("*.json")))
+    get = f"; fetch it first: hf download {name} config.json" if _is_model_id(name) else ""
     raise GeometryError(
-        f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}"
+        f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}{get}"
     )

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from longctx.errors import ConfigError
@@ -64,19 +65,27 @@ def read_gpus(path: Path = GPUS_CSV) -> list[Hardware]:
 
 
 def _gpu(row: dict[str, str], path: Path) -> Hardware:
-    try:
-        return Hardware(
-            name=row["gpu"],
-            count=1,
-            hbm_bytes=int(float(row["hbm_gib"]) * 2**30),
-            hbm_bytes_per_s=float(row["hbm_tb_s"]) * 1e12,
-            bf16_flops=float(row["bf16_tflops"]) * 1e12,
-            fp8_flops=float(row["fp8_tflops"]) * 1e12 if row["fp8_tflops"] else None,
-            vendor=row["vendor"],
-            source=row["source"],
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: the line of {row.get('gpu')!r} is not a GPU ({error!r})") from error
+    def positive(column: str) -> float:
+        try:
+            value = float(row[column])
+        except (KeyError, ValueError, TypeError):
+            value = 0.0
+        if not 0 < value < inf:
+            raise ConfigError(
+                f"{path}: {column} of {row.get('gpu')!r} is {row.get(column)!r}; it must be a number above 0"
+            )
+        return value
+
+    return Hardware(
+        name=row["gpu"] or "",
+        count=1,
+        hbm_bytes=int(positive("hbm_gib") * 2**30),
+        hbm_bytes_per_s=positive("hbm_tb_s") * 1e12,
+        bf16_flops=positive("bf16_tflops") * 1e12,
+        fp8_flops=positive("fp8_tflops") * 1e12 if row.get("fp8_tflops") else None,
+        vendor=row.get("vendor") or "",
+        source=row.get("source") or "",
+    )
 
 
 def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:

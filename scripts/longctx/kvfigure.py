@@ -53,7 +53,7 @@ def draw(
         _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
         if synthetic_weights:
             style.mark_synthetic(axes)
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
 
 
@@ -118,6 +118,8 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
 
 def _operating_point(axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float) -> None:
     size = geometry.kv_bytes(longest, settings.kv_dtype)
+    if not size:
+        return
     upwards = highest_line > 30 * size
     down = -44 if geometry.kv_dtype_bytes(settings.kv_dtype) == 1 else -80
     axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
@@ -133,7 +135,7 @@ def _operating_point(axes: Axes, geometry: Geometry, settings: Settings, longest
 def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: Geometry) -> None:
     style.length_axis(axes, ladder, "Context length (tokens)")
     axes.set_yscale("log", base=2)
-    low = min(geometry.kv_bytes(ladder[0], "fp8"), *sizes) / 1.6
+    low = min(size for size in (geometry.kv_bytes(ladder[0], "fp8"), *sizes) if size) / 1.6  # pure Mamba has no cache
     high = max(geometry.kv_bytes(ladder[-1], "bfloat16"), *sizes) * 2.2
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(FixedLocator([2.0**p for p in range(0, 80, 2 if high / low < 2**14 else 4)]))

@@ -100,7 +100,7 @@ class _Job:
             return "invalid_prompt", str(bad[0]["detail"])
         planned = self.plan.get((point.mode, point.length), {})
         if planned.get("fits") is False:
-            return "does_not_fit", " ".join(filter(None, (planned["reason"], planned["mend"])))
+            return str(planned["reason"]), str(planned["mend"])
         if skipped := kvlimit.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
         if self.checkpoint_dir:
@@ -241,12 +241,17 @@ class _Job:
     def _gate(self, session: Session, point: Point) -> str | None:
         """Return a sentence with both numbers where the server's own KV capacity cannot hold the point."""
         capacity = session.server.capacity_tokens()
-        need = point.length + self.campaign.tokens_after_prompt(self.mode)
+        # New tokens and a query's suffix are part of the headroom, which is not ours to choose in others' server.
+        external = self.campaign.raw["launcher"] == "external"
+        after = (
+            self.campaign.tokens_after_prompt(self.mode) if external else self.campaign.raw["serve"]["headroom_tokens"]
+        )
+        need = point.length + after
         if capacity is None or capacity >= need:
             return None
         return (
-            f"the server's KV cache holds {capacity} tokens, this point needs {need}; measure shorter lengths, or leave"
-            " the cache more memory"
+            f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length, keep the cache"
+            " in FP8 or spread the model over more GPUs"
         )
 
     def _over_max_length(self, session: Session, point: Point) -> str | None:

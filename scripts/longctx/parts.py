@@ -22,6 +22,7 @@ class Part:
     experts: int = 0
     experts_active: int = 0
     width: int = 0
+    sharded_widths: tuple[int, ...] = ()
     attention: Attention | None = None
     state: State | None = None
 
@@ -37,7 +38,7 @@ def layer_of(kind: str, mixer: Part, ffn: Part, norms: int) -> Layer:
         parameters_replicated=mixer.replicated + ffn.replicated + norms,
         parameters_mixer=mixer.parameters, parameters_experts=ffn.experts,
         parameters_experts_active=ffn.experts_active,
-        width=max(mixer.width, ffn.width),
+        width=max(mixer.width, ffn.width), sharded_widths=ffn.sharded_widths,
     )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def mamba1(fields: Fields, dtype_bytes: int) -> Part:
 def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Part:
     hidden = fields.count("hidden_size")
     parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
-    return Part(parameters, parameters, width=(matrices - 1) * inner)
+    return Part(parameters, parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
 
 
 def moe(fields: Fields, experts: int, used: int, inner: int, *, shared: int = 0, extra: int = 0, matrices: int = 3,
@@ -189,4 +190,5 @@ def moe(fields: Fields, experts: int, used: int, inner: int, *, shared: int = 0,
     router = hidden * experts + extra
     always = router + matrices * hidden * shared
     return Part(experts * one + always, used * one + always, replicated=router, experts=experts * one,
-                experts_active=used * one, width=(matrices - 1) * (used * inner + shared))  # fmt: skip
+                experts_active=used * one, width=(matrices - 1) * (used * inner + shared),
+                sharded_widths=(inner, shared) if shared else (inner,))  # fmt: skip

@@ -152,7 +152,8 @@ class Planner:
         if self.curve is None or self.hardware is None:
             return False
         same_gpus = (self.curve.hardware.name, self.curve.hardware.count) == (self.hardware.name, self.hardware.count)
-        return same_gpus and self.curve.geometry.layers == self.geometry.layers
+        same_split = replace(self.curve.parallelism, data=self.parallelism.data) == self.parallelism
+        return same_gpus and same_split and self.curve.geometry.layers == self.geometry.layers
 
     def hours(self, mode: str, length: int, requests: int, starts: float, passes: int) -> float | None:
         """Return the hours of a rung over all its passes: server starts, prefills and decodes."""
@@ -377,7 +378,7 @@ def length_name(tokens: int | None) -> str:
     if tokens is None:
         return "no limit"
     exact = format_length(tokens)
-    if len(exact) <= 6 and (exact.endswith("i") or tokens < 1024):
+    if tokens < 1024 or exact.endswith(("Mi", "Gi")) or (exact.endswith("Ki") and tokens < 2**20):
         return exact
     for unit, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if tokens >= size:

@@ -56,7 +56,19 @@ def heading(
         )
     elif memory is not None:
         lines.append(f"  KV cache {gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE)")
+    if bounded := geometry.windowed_bytes("bfloat16"):
+        lines.append(
+            f"  windowed layers hold at most {size_name(bounded)} more in BF16, {size_name(bounded / 2)} in FP8"
+        )
     return lines + [f"  note: {note}" for note in geometry.notes]
+
+
+def position_note(geometry: Geometry, longest: int) -> list[str]:
+    """Say where a length is beyond what the model was made for: the times hold, the answers may not."""
+    if geometry.max_position is None or longest <= geometry.max_position:
+        return []
+    limit = f"{geometry.max_position:,} tokens"
+    return [f"note: the model's own limit is {limit} (max_position_embeddings); beyond it only times mean anything"]
 
 
 def lengths_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -20,12 +20,16 @@ _SMALL = re.compile(r"norm|shared_expert_gate|conv1d|in_proj_(ba|a|b)$|router|vi
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
-    """Bytes per parameter of mixers, of other layer parts and of routed experts; bytes per KV element of `auto`."""
+    """Bytes per parameter of mixers, of other layer parts and of routed experts; bytes per KV element of `auto`.
+
+    `block` is the side of FP8's scaled blocks (0: none); a rank's share of a matrix must be whole blocks.
+    """
 
     mixer: float
     ffn: float
     experts: float
     kv_auto: int
+    block: int = 0
 
 
 def weight_bytes(fields: Fields, dtype_bytes: int) -> WeightBytes:
@@ -44,6 +48,7 @@ def weight_bytes(fields: Fields, dtype_bytes: int) -> WeightBytes:
         ffn=dtype_bytes if _any(_FFN, ignored) else size,
         experts=dtype_bytes if _any(_EXPERTS, ignored) else size,
         kv_auto=kv_auto,
+        block=max(quantisation.items("weight_block_size", int, []), default=0),
     )
 
 

@@ -1,5 +1,7 @@
 """TTFT fits, scaled curves, and what the back-test really gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from longctx.errors import DataError
@@ -88,6 +90,22 @@ def test_a_shipped_curve_forecasts_itself() -> None:
             assert estimate is not None
             assert estimate.ttft_s == pytest.approx(seconds)
             assert estimate.low_s < estimate.ttft_s < estimate.high_s
+
+
+def test_beyond_its_end_a_curve_of_the_same_setup_is_fitted_and_its_interval_grows() -> None:
+    for whole in reference_curves():
+        short = replace(whole, lengths=whole.lengths[:3], ttft_s=whole.ttft_s[:3])
+        for length, seconds in list(zip(whole.lengths, whole.ttft_s, strict=True))[3:]:
+            estimate = forecast(length, bound=short.bound, curve=short, same_setup=True)
+            assert estimate is not None
+            assert estimate.source == f"fit of {whole.name}"
+            if whole.name == "mi355x-published":
+                assert estimate.low_s < seconds < estimate.high_s
+    probe = reference_curves()[1]
+    near, far = (forecast(n * MI, bound=probe.bound, curve=probe, same_setup=True) for n in (2, 8))
+    assert near is not None
+    assert far is not None
+    assert (far.high_s - far.low_s) / far.ttft_s > (near.high_s - near.low_s) / near.ttft_s
 
 
 def test_a_curve_scales_with_the_limit() -> None:

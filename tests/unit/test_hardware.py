@@ -38,6 +38,14 @@ def test_the_gpu_table() -> None:
     assert load_hardware("mi355x", 8).count == 8
 
 
+@pytest.mark.parametrize("wrong", ["-80", "0", "nan", "inf", ""])
+def test_a_gpu_s_line_has_numbers_above_zero(tmp_path, wrong: str) -> None:  # type: ignore[no-untyped-def]
+    head = "gpu,vendor,hbm_gib,hbm_tb_s,bf16_tflops,fp8_tflops,source"
+    (tmp_path / "gpus.csv").write_text(f"{head}\nMine,nvidia,80,{wrong},100,,datasheet\n")
+    with pytest.raises(ConfigError, match=f"hbm_tb_s of 'Mine' is '{wrong}'; it must be a number above 0"):
+        load_hardware("mine", path=tmp_path / "gpus.csv")
+
+
 def test_unknown_or_broken_hardware(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=r"hardware\.gpu: 'H900' is not in gpus\.csv; known are MI355X"):
         load_hardware("H900")
@@ -45,7 +53,7 @@ def test_unknown_or_broken_hardware(tmp_path) -> None:  # type: ignore[no-untype
         load_hardware("H200", 0)
     lines = GPUS_CSV.read_text().replace("989.5", "much")
     (tmp_path / "gpus.csv").write_text(lines)
-    with pytest.raises(ConfigError, match="the line of 'H200' is not a GPU"):
+    with pytest.raises(ConfigError, match="bf16_tflops of 'H200' is 'much'; it must be a number above 0"):
         read_gpus(tmp_path / "gpus.csv")
 
 

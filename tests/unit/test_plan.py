@@ -5,13 +5,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from longctx import kvfigure, plantext, tables
+from longctx import kvfigure, measure, plantext, tables
 from longctx.campaignplan import measured_ttft, plan_of
-from longctx.config import from_dict
-from longctx.geometry import MODELS_DIR, read_geometry
+from longctx.config import Point, from_dict
+from longctx.geometry import MODELS_DIR, Geometry, read_geometry
 from longctx.hardware import Parallelism, load_hardware
 from longctx.plan import (
     Settings,
@@ -193,7 +194,16 @@ def test_splits_are_those_the_model_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "name"), [(65536, "64Ki"), (64 * MI, "64Mi"), (770579, "752.5Ki"), (None, "no limit"), (1000, "1000")]
+    ("tokens", "name"),
+    [
+        (65536, "64Ki"),
+        (64 * MI, "64Mi"),
+        (770579, "752.5Ki"),
+        (5825 * 1024, "5.6Mi"),
+        (1010000, "986.3Ki"),
+        (None, "no limit"),
+        (1000, "1000"),
+    ],
 )
 def test_length_names_are_short(tokens: int | None, name: str) -> None:
     assert length_name(tokens) == name
@@ -215,6 +225,44 @@ def test_figure_1_is_written(tmp_path: Path, hardware: Any) -> None:
     paths = kvfigure.draw(KIMI, hardware, split, settings, [1024, 65536], tmp_path / "kv", synthetic_weights=True)
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert all(path.stat().st_size > 5000 for path in paths)
+
+
+def test_a_model_without_a_growing_cache_has_a_figure_and_windows_are_named(tmp_path: Path) -> None:
+    configs = json.loads((Path(__file__).parents[1] / "data" / "real_configs.json").read_text())
+    mamba = Geometry.from_config(configs["Mamba2-2.7B"]["config"], "mamba")
+    mistral = Geometry.from_config(configs["Mistral-7B-v0.1"]["config"], "mistral")
+    for geometry in (mamba, mistral):
+        for path in kvfigure.draw(geometry, H200, Parallelism(), PUBLISHED, [1024, MI], tmp_path / geometry.name):
+            assert path.stat().st_size > 5000
+    assert mistral.windowed_bytes("bfloat16") == 32 * 2 * 8 * 128 * 4096 * 2
+    text = "\n".join(plantext.heading(mistral, H200, Parallelism(), PUBLISHED))
+    assert "windowed layers hold at most 512 MiB more in BF16, 256 MiB in FP8" in text
+    assert "windowed" not in "\n".join(plantext.heading(KIMI, H200, Parallelism(), PUBLISHED))
+
+
+def test_lengths_beyond_the_model_s_own_limit_are_noted() -> None:
+    assert plantext.position_note(LLAMA, 131072) == []
+    assert "own limit is 131,072 tokens" in plantext.position_note(LLAMA, MI)[0]
+
+
+def test_a_shipped_curve_counts_as_the_same_setup_for_the_same_split_only() -> None:
+    settings = replace(PUBLISHED, kv_dtype="fp8")
+    sources = {
+        split.label: plan_campaign(KIMI, MI355X, split, [("prefill", MI)], settings)[0]["est_source"]
+        for split in (TP8, Parallelism(pipeline=8))
+    }
+    assert sources == {"TP8": "mi355x-published", "PP8": "mi355x-published, scaled by hardware"}
+
+
+def test_a_pinned_revision_is_looked_up_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repo, commit = tmp_path / "models--some--model", "0" * 40
+    folder = repo / "snapshots" / commit
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text((MODELS_DIR / "llama-3.1-8b.json").read_text())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
+    plan = plan_of(from_dict(campaign(model={"source": "some/model", "revision": commit}, lengths=["1Ki"])))
+    assert plan.geometry.parameters_total == LLAMA.parameters_total
 
 
 def campaign(**changes: Any) -> dict[str, Any]:
@@ -264,6 +312,37 @@ def test_measured_lengths_come_from_good_summary_rows() -> None:
     assert measured_ttft(rows) == {1024: 0.1}
 
 
+def test_a_length_refused_by_the_plan_keeps_its_reason_and_mend(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old = campaign(serve={**campaign()["serve"], "aiter_version": "0.1.5"})
+    job = object.__new__(measure._Job)
+    job.campaign, job.plan = from_dict(old), measure._plan_rows(from_dict(old))
+    monkeypatch.setattr(measure.tables, "read_rows", lambda *_: [])
+    found = job._why_not(Point(64 * MI, 1))
+    assert found is not None
+    assert found[0] == "unsupported"
+    assert found[1].startswith("beyond 2^24 tokens ROCm needs AITER")
+
+
+@pytest.mark.parametrize(("launcher", "needed"), [("local", 1024 + 16384), ("external", 1024 + 128)])
+def test_the_server_s_own_capacity_must_hold_length_and_headroom(launcher: str, needed: int) -> None:
+    job = object.__new__(measure._Job)
+    job.mode = "prefill"
+    there = {"external": {"url": "http://127.0.0.1:1"}, "serve": {}} if launcher == "external" else {}
+    job.campaign = from_dict(campaign(launcher=launcher, max_new_tokens=128, lengths=["1Ki"], **there))
+
+    def gate(capacity: int | None) -> str | None:
+        server = SimpleNamespace(capacity_tokens=lambda: capacity)
+        return job._gate(SimpleNamespace(server=server), Point(1024, 1))
+
+    assert gate(needed) is None
+    assert gate(None) is None
+    refused = gate(needed - 1)
+    assert refused is not None
+    assert refused.startswith(f"the server's KV cache holds {needed - 1} tokens, this point needs {needed}; ")
+
+
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *args], capture_output=True, text=True, check=False)
 
@@ -293,6 +372,16 @@ def test_a_campaign_file_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "split"),
+    [(["--decode-context", "2"], "TP8 DCP2"), (["--pipeline", "2"], "TP4 PP2"), (["--tensor", "2"], "TP2"), ([], "TP8"),
+     (["--pipeline", "4", "--decode-context", "2"], "TP2 PP4 DCP2")],
+)  # fmt: skip
+def test_the_split_that_was_asked_for_is_planned(args: list[str], split: str) -> None:
+    done = run("--model", "kimi-linear-48b-a3b", "--gpu", "H200", "--count", "8", "--lengths", "1Ki", *args)
+    assert done.stdout.startswith(f"Kimi-Linear-48B-A3B on 8 x H200, {split}, ")
+
+
+@pytest.mark.parametrize(
     ("args", "said"),
     [
         (["--model", "kimi-linear-48b-a3b"], "--gpu: missing"),
@@ -300,6 +389,15 @@ def test_a_campaign_file_on_the_command_line(tmp_path: Path) -> None:
         (["--model", "no-such", "--gpu", "H200"], "no-such: neither a config.json"),
         (["--model", "kimi-linear-48b-a3b", "--gpu", "H200", "--tensor", "2"], "TP2 needs 2 GPUs and there are 1"),
         (["--model", "kimi-linear-48b-a3b", "--gpu", "H200", "--lengths", "1Ki..3Ki"], "not from: 1Ki times"),
+        (["--model", "some/model", "--gpu", "H200"], "; fetch it first: hf download some/model config.json"),
+        (["--model", "kimi-linear-48b-a3b", "--gpu-memory-utilization", "nan"], "'nan' is not above 0 and at most 1"),
+        (["--model", "kimi-linear-48b-a3b", "--gpu-memory-utilization", "1.5"], "'1.5' is not above 0 and at most 1"),
+        (["--model", "kimi-linear-48b-a3b", "--passes", "0"], "--passes: '0' is not a whole number of at least 1"),
+        (
+            ["--model", "qwen2.5-7b-1m", "--gpu", "H200", "--count", "8", "--decode-context", "8"],
+            "this model has no split of 8 GPUs with --decode-context 8",
+        ),
+        ([], "one of the arguments --config-file --model is required"),
     ],
 )
 def test_mistakes_give_one_sentence(args: list[str], said: str) -> None:

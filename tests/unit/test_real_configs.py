@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from longctx.bounds import ttft_bound_s
-from longctx.errors import GeometryError
+from longctx.capacity import check_parallelism
+from longctx.errors import ConfigError, GeometryError
 from longctx.geometry import MODELS_DIR, Geometry, read_geometry
 from longctx.hardware import Parallelism, load_hardware
+from longctx.plan import splits
 
 GIB = 2**30
 REAL: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "real_configs.json").read_text())
@@ -205,3 +207,14 @@ def test_whatever_is_wrong_with_a_field_nothing_but_a_geometry_error_is_raised(n
     for changed in variants(config(name)):
         with suppress(GeometryError):
             Geometry.from_config(changed, name)
+
+
+def test_a_split_that_cuts_fp8_blocks_is_refused_as_vllm_does() -> None:
+    fp8 = geometry("Qwen3-235B-A22B", quantization_config=QUANTISED["fp8"][0])
+    with pytest.raises(
+        ConfigError, match="8 leaves 192 of a feed-forward width of 1536 per rank, which is no multiple"
+    ):
+        check_parallelism(fp8, Parallelism(tensor=8))
+    assert next(split.label for split in splits(fp8, 8)) == "TP4 PP2"
+    assert next(split.label for split in splits(geometry("Qwen3-235B-A22B"), 8)) == "TP8"
+    check_parallelism(read_geometry("deepseek-v3"), Parallelism(tensor=16))
