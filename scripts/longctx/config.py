@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
 import yaml
 
-from longctx.errors import ConfigError
+from longctx import prompt, schema
+from longctx.errors import ConfigError, PromptError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
 from longctx.server.recipe import Recipe
 from longctx.tables import stable_hash, write_atomic
 
 ROOT = Path(__file__).parents[2]
-SCHEMA_PATH = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 # What changes no number: left out of a recipe's identity.
 OPERATIONAL = {
     "serve": ("python", "start_timeout_s", "contract"),
@@ -28,48 +27,9 @@ OPERATIONAL = {
 }
 
 
-def _load_schema() -> dict[str, Any]:
-    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    return schema
-
-
-def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return `value` with every default of `schema` filled in, recursively."""
-    if not isinstance(value, dict) or "properties" not in schema:
-        return value
-    filled = {}
-    for key, part in schema["properties"].items():
-        if key in value:
-            filled[key] = _with_defaults(part, value[key])
-        elif "default" in part:
-            filled[key] = _with_defaults(part, part["default"])
-    return filled
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    """Say a schema violation in one sentence that starts with the path of the key."""
-    path = ".".join(str(part) for part in error.absolute_path)
-    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    where = f"config key {path}" if path else "config"
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(schema.get("properties", {}))
-        unknown = [f"{path}.{key}" if path else key for key in error.instance if key not in known]
-        return f"config key {', '.join(unknown)}: unknown; known here: {', '.join(known)}"
-    if error.validator == "required":
-        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
-    if error.validator in ("anyOf", "pattern") and ("length" in path or path in ("from", "to", "repeats.up_to")):
-        return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
-    meaning = schema.get("description", "").rstrip(".")
-    return f"{where}: {error.message}" + (f" ({meaning})" if meaning else "")
-
-
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
-    schema = _load_schema()
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
-    if errors:
-        raise ConfigError(_sentence(errors[0]))
-    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    filled = schema.checked(config)
     _check_sense(filled)
     return filled
 
@@ -92,6 +52,7 @@ def _check_sense(config: dict[str, Any]) -> None:
     if model["source"] == "synthetic" and model["weights"] == "real":
         raise ConfigError("config key model.weights: a synthetic model has no weights; write weights: dummy")
     _check_model_exists(model)
+    _check_prompt(config)
     if config["launcher"] == "container" and not config["container"]["image"]:
         raise ConfigError("config key container.image: missing; launcher: container needs an image")
     if config["launcher"] == "external":
@@ -118,6 +79,17 @@ def _check_model_exists(model: Mapping[str, Any]) -> None:
             f"config key model.source: {source!r} is neither 'synthetic', an existing folder nor a Hugging Face id"
             " (owner/name)"
         )
+
+
+def _check_prompt(config: Mapping[str, Any]) -> None:
+    """Refuse a prompt shape or a manifest that is not there; the corpus itself may come later."""
+    try:
+        prompt.shape_folder(config["prompt"]["shape"])
+    except PromptError as error:
+        raise ConfigError(f"config key prompt.shape: {error}") from error
+    manifest = str(config["corpus"]["source"])
+    if manifest.endswith((".yaml", ".yml")) and not Path(manifest).is_file():
+        raise ConfigError(f"config key corpus.source: the manifest {manifest} does not exist")
 
 
 def _check_external(config: Mapping[str, Any]) -> None:
@@ -294,6 +266,7 @@ class Campaign:
             "num_hidden_layers": model["layers"],
             "num_attention_heads": model["heads"],
             "num_key_value_heads": model["kv_heads"],
+            "vocab_size": model["vocabulary"],
         }
         return ["--geometry", orjson.dumps(geometry).decode()]
 
