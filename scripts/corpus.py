@@ -12,10 +12,9 @@ from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenize
 
 
 def build(args: argparse.Namespace) -> None:
-    order = tuple(entry["name"] for entry in corpus.read_manifest(args.manifest)) if args.manifest else ()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
     with Progress(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
-        spec = corpus.CorpusSpec(args.corpus, order)
+        spec = corpus.spec_of(args.corpus, args.manifest)
         metadata = corpus.build_stream(spec, tokenizer, args.tokens, args.out, progress)
     if (cycles := n_cycles(metadata, args.tokens)) > 1:
         print(f"corpus: shorter than {args.tokens} tokens, so it is read {cycles} times", file=sys.stderr)

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from longctx.corpus import STDLIB, CorpusSpec
+from longctx.corpus import STDLIB, spec_of
 from longctx.errors import LongctxError
 from longctx.synthetic import make_dummy_from_config, make_model
 
@@ -13,10 +13,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", required=True, help="folder of the model")
     parser.add_argument("--corpus", default=STDLIB, help="'stdlib' or a folder of source trees (default: %(default)s)")
+    parser.add_argument("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
     parser.add_argument("--geometry", type=json.loads, default={}, help="JSON of config.json fields for the tiny Llama")
     parser.add_argument("--from-config", help="a real model's config.json, instead of the tiny Llama")
     args = parser.parse_args()
-    corpus = CorpusSpec(args.corpus)
+    corpus = spec_of(args.corpus, args.manifest)
     if args.from_config:
         make_dummy_from_config(args.from_config, args.out, corpus)
     else:

@@ -13,15 +13,14 @@ from typing import Any
 import orjson
 import yaml
 
-from longctx import configsecrets, schema
-from longctx.errors import ConfigError
+from longctx import configsecrets, prompt, schema
+from longctx.errors import ConfigError, PromptError
 from longctx.lengths import format_length, ladder, parse_length
 from longctx.server.launcher import Launcher
 from longctx.server.recipe import Recipe
 from longctx.tables import stable_hash, write_atomic
 
 ROOT = Path(__file__).parents[2]
-SCHEMA_PATH = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 # What changes no number: left out of a recipe's identity.
 OPERATIONAL = {
     "serve": ("python", "start_timeout_s", "contract"),
@@ -32,10 +31,7 @@ OPERATIONAL = {
 def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with defaults; ConfigError for the first thing that is wrong with it."""
     configsecrets.refuse(config)
-    rules: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    if problem := schema.violation(rules, config):
-        raise ConfigError(problem)
-    filled: dict[str, Any] = schema.with_defaults(rules, dict(config))
+    filled = schema.checked(config)
     _check_sense(filled)
     return filled
 
@@ -58,6 +54,7 @@ def _check_sense(config: dict[str, Any]) -> None:
     if model["source"] == "synthetic" and model["weights"] == "real":
         raise ConfigError("config key model.weights: a synthetic model has no weights; write weights: dummy")
     _check_model_exists(model)
+    _check_prompt(config)
     if config["launcher"] == "container" and not config["container"]["image"]:
         raise ConfigError("config key container.image: missing; launcher: container needs an image")
     if config["launcher"] == "external":
@@ -88,6 +85,17 @@ def _check_model_exists(model: Mapping[str, Any]) -> None:
             f"config key model.source: {source!r} is neither 'synthetic', an existing folder nor a Hugging Face id"
             " (owner/name)"
         )
+
+
+def _check_prompt(config: Mapping[str, Any]) -> None:
+    """Refuse a prompt shape or a manifest that is not there; the corpus itself may come later."""
+    try:
+        prompt.shape_folder(config["prompt"]["shape"])
+    except PromptError as error:
+        raise ConfigError(f"config key prompt.shape: {error}") from error
+    manifest = str(config["corpus"]["source"])
+    if manifest.endswith((".yaml", ".yml")) and not Path(manifest).is_file():
+        raise ConfigError(f"config key corpus.source: the manifest {manifest} does not exist")
 
 
 def _check_external(config: Mapping[str, Any]) -> None:

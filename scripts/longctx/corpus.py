@@ -245,6 +245,11 @@ def read_manifest(path: Path | str) -> list[dict[str, str]]:
     return wanted
 
 
+def spec_of(path: str, manifest: Path | str | None) -> CorpusSpec:
+    """Return the corpus that a folder is, or that a manifest picks and orders in it."""
+    return CorpusSpec(path, tuple(entry["name"] for entry in read_manifest(manifest)) if manifest else ())
+
+
 def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], None] = print) -> None:
     """Clone each repository of a manifest at its ref, without history, into folder/<name>; present ones are kept."""
     for entry in read_manifest(manifest):

@@ -112,6 +112,7 @@ def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -
     _draw_bound(axes, given, metric, (given.gpu_count or 1) if normalise else 1)
     if not normalise:
         _draw_fit(axes, given, metric)
+        _mark_late(axes, given, metric)
     if not axes.containers:
         _say_nothing_measured(axes)
     style.length_axis(axes, sorted(lengths))
@@ -202,10 +203,11 @@ def _span(fit: Row) -> str:
 
 
 def rate_axis(axes: Axes, label: str) -> None:
-    """Make y a log axis of plain numbers: 20, 50, 100, 200."""
+    """Make y a log axis of plain numbers: 20, 50, 100, 200, and more of them where it spans little; call it last."""
     axes.set_yscale("log")
     style.widen(axes, 5)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 2, 3, 4, 5, 6, 8)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel(label)
@@ -241,6 +243,18 @@ def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
         low, high = axes.get_ylim()
         axes.set_ylim(low / (high / low) ** 0.08, high)
     return bool(empty)
+
+
+def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
+    """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
+    rows = [row for mode in LOOK for row in given.of_mode(mode) if "client_starved" in (row.get("reasons") or ())]
+    late = [(row["length"], row["ttft_s_mean"]) for row in rows if row["ttft_s_mean"]] if metric == "ttft_s" else []
+    if late:
+        axes.plot(
+            *zip(*late, strict=True), linestyle="", marker="o", markersize=12, markerfacecolor="none",
+            markeredgecolor=style.VERMILLION, markeredgewidth=1.4, label="late: the client waited for a processor",
+            zorder=5,
+        )  # fmt: skip
 
 
 def _say_nothing_measured(axes: Axes) -> None:

@@ -39,9 +39,9 @@ def heading(
     geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings
 ) -> list[str]:  # fmt: skip
     """Return what is planned and what memory there is, one fact a line."""
-    where = f"{hardware.count} x {hardware.name}" if hardware else "CPU"
+    where = f"{hardware.count} x {hardware.name}, {parallelism.label}" if hardware else "CPU"
     lines = [
-        f"{geometry.name} on {where}, {parallelism.label}, KV cache {settings.kv_dtype}",
+        f"{geometry.name} on {where}, KV cache {settings.kv_dtype}",
         f"  parameters {parameters(geometry.parameters_total)}, active {parameters(geometry.parameters_active)};"
         f" weights {size_name(geometry.weight_bytes)}, active {size_name(geometry.active_weight_bytes)}",
         f"  KV cache {geometry.kv_bytes_per_token('bfloat16'):,} B/token in BF16,"

@@ -72,12 +72,18 @@ def render(path: Path, values: dict[str, str]) -> str:
     return text.strip()
 
 
-def _shape_texts(spec: PromptSpec, length: int, repositories: list[str]) -> tuple[str, str]:
-    built_in = SHAPES / spec.shape
-    folder = built_in if built_in.is_dir() else Path(spec.shape).expanduser()
+def shape_folder(shape: str) -> Path:
+    """Return where a shape's texts lie; PromptError where there is no such shape."""
+    built_in = SHAPES / shape
+    folder = built_in if built_in.is_dir() else Path(shape).expanduser()
     if not folder.is_dir():
         names = ", ".join(sorted(entry.name for entry in SHAPES.iterdir()))
-        raise PromptError(f"prompt shape {spec.shape!r} is neither built in ({names}) nor a folder")
+        raise PromptError(f"prompt shape {shape!r} is neither built in ({names}) nor a folder")
+    return folder
+
+
+def _shape_texts(spec: PromptSpec, length: int, repositories: list[str]) -> tuple[str, str]:
+    folder = shape_folder(spec.shape)
     values = {"tokens": str(length), "length": format_length(length), "repositories": ", ".join(repositories),
               "repository_count": str(len(repositories))}  # fmt: skip
     system, task = (render(folder / name, values | spec.values) for name in ("system.txt", "task.txt"))

@@ -96,8 +96,8 @@ def _failures(given: ReportInput, folder: Path) -> str:
     found = [details.failures(given), details.marks(given), details.outliers(given), details.resumed(given)]
     note = details.corpus_note(given)
     text = "\n".join(_table(table, given, folder) for table in found if table.rows)
-    none = "" if found[0].rows else "## Failures and doubts\n\nNone.\n"
-    return none + text + (f"\n{_escape(note)}\n" if note else "")
+    none = "" if found[0].rows else "## Failures and doubts\n\nNone.\n\n"
+    return (none + text).rstrip("\n") + "\n" + (f"\n{_escape(note)}\n" if note else "")
 
 
 def _reproduce(given: ReportInput) -> str:

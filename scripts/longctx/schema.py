@@ -1,33 +1,46 @@
-"""A JSON schema put to use: its violations in one sentence each, its defaults filled in. It knows no key by itself."""
+"""The configuration's schema: what it refuses, said in one sentence, and the defaults that it fills in."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jsonschema
+import yaml
+
+from longctx.errors import ConfigError
+
+SCHEMA_PATH = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+_KINDS = {
+    "array": "a list", "object": "a section of keys", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false", "string": "a text", "null": "null",
+}  # fmt: skip
 
 
-def violation(schema: Mapping[str, Any], value: Mapping[str, Any]) -> str | None:
-    """Return one sentence about the first thing that `schema` forbids in `value`, None where all is well."""
-    found = jsonschema.Draft202012Validator(schema).iter_errors(dict(value))
-    errors = sorted(found, key=lambda error: list(error.path))
-    return _sentence(errors[0]) if errors else None
+def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with every default; ConfigError for the first thing that the schema refuses."""
+    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
+    if errors:
+        raise ConfigError(_sentence(errors[0]))
+    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    return filled
 
 
-def with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
+def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
     """Return `value` with every default of `schema` filled in, recursively."""
     if not isinstance(value, dict) or "properties" not in schema:
         return value
     filled = {}
     for key, part in schema["properties"].items():
         if key in value:
-            filled[key] = with_defaults(part, value[key])
+            filled[key] = _with_defaults(part, value[key])
         elif "default" in part:
-            filled[key] = with_defaults(part, part["default"])
+            filled[key] = _with_defaults(part, part["default"])
     return filled
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
-    """Say a violation in one sentence that starts with the path of the key."""
+    """Say a schema violation in one sentence that starts with the path of the key."""
     path = ".".join(str(part) for part in error.absolute_path)
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     where = f"config key {path}" if path else "config"
@@ -39,5 +52,17 @@ def _sentence(error: jsonschema.ValidationError) -> str:
         return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
     if error.validator in ("anyOf", "pattern") and schema.get("title") == "length":
         return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
+    said = _wrong_kind(error) if error.validator == "type" else error.message
+    if error.validator == "minItems":
+        said = "is empty; give one entry or more"
     meaning = schema.get("description", "").rstrip(".")
-    return f"{where}: {error.message}" + (f" ({meaning})" if meaning else "")
+    return f"{where}: {said}" + (f" ({meaning})" if meaning else "")
+
+
+def _wrong_kind(error: jsonschema.ValidationError) -> str:
+    """Say what kind of value is wanted, and how a single one becomes a list."""
+    wanted: Any = error.validator_value
+    kinds = [wanted] if isinstance(wanted, str) else list(wanted)
+    said = f"{error.instance!r} is not {' or '.join(_KINDS[kind] for kind in kinds)}"
+    single = isinstance(error.instance, (str, int, float)) and not isinstance(error.instance, bool)
+    return f"{said}; write [{error.instance}]" if kinds == ["array"] and single else said

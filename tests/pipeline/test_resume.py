@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from longctx import tables
 from pipeline import LONGCTX, Pipeline, running, until
 
 SUMMARY = "results/summary.parquet"
@@ -98,6 +99,16 @@ def test_a_changed_recipe_measures_again_and_says_what_changed(measured: Pipelin
         assert f"{length}/pass1: measured again, since serve.max_num_batched_tokens: None -> 4096" in done.output
         assert list((measured.results / "journal" / str(length) / "superseded").iterdir())
     assert len({row["recipe_hash"] for row in measured.summary()}) == 1
+
+
+def test_rungs_are_climbed_short_first_and_their_passes_in_order(measured: Pipeline) -> None:
+    measured.configure(passes=4)
+    assert measured.summarise().jobs["measure"] == 6
+    begun = {
+        path: tables.read_rows(path, tables.SERVERS)[0]["started_at"] for path in measured.results.glob("servers/*/*")
+    }
+    order = [f"{path.parent.name}/{path.stem}" for path in sorted(begun, key=lambda path: begun[path])]
+    assert order[2:] == [f"{length}/pass{n}" for length in (256, 512) for n in (2, 3, 4)]
 
 
 def test_operational_settings_measure_nothing(measured: Pipeline) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from longctx import config, measure, prompt
+from longctx import config, measure, prompt, schema
 from longctx.config import Campaign, Point, changed_settings, from_dict, parse_point
 from longctx.errors import ConfigError
 from longctx.server.recipe import Recipe
 from longctx.warmup import MINIMUM
 
 ROOT = Path(__file__).parents[2]
-SCHEMA: dict[str, Any] = yaml.safe_load(config.SCHEMA_PATH.read_text())
+SCHEMA: dict[str, Any] = yaml.safe_load(schema.SCHEMA_PATH.read_text())
 SYNTHETIC = {"source": "synthetic", "weights": "dummy"}
 
 
@@ -31,7 +31,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"container": {"img": "x"}}, "container.img: unknown; known here: engine, image"),
     ({"model": {"source": "synthetic", "weight": "dummy"}}, "model.weight: unknown"),
     ({"model": {}}, "model: 'source' is missing"),
-    ({"lengths": []}, "lengths: "),
+    ({"lengths": []}, "lengths: is empty; give one entry or more"),
     ({"lengths": None, "model": SYNTHETIC}, "lengths: "),
     ({"lengths": ["4KB"]}, "lengths.0: '4KB' is not a length; write tokens as 4096, 4Ki or 2Mi"),
     ({"lengths": ["1Ki", "4 Ki"]}, "lengths.1: '4 Ki' is not a length"),
@@ -45,12 +45,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"from": "1kb", "to": "4Ki"}, "from: '1kb' is not a length"),
     ({"reuse": {"from": "1Ki"}, "modes": ["reuse"]}, "reuse.to: missing"),
     ({"passes": 0}, "passes: 0 is less than the minimum of 1 (How often the whole ladder is climbed"),
-    ({"passes": "three"}, "passes: 'three' is not of type 'integer'"),
-    ({"passes": True}, "passes: True is not of type 'integer'"),
-    ({"repeats": 5}, "repeats: 5 is not of type 'object'"),
+    ({"passes": "three"}, "passes: 'three' is not a whole number (How often"),
+    ({"passes": True}, "passes: True is not a whole number (How often"),
+    ({"repeats": 5}, "repeats: 5 is not a section of keys (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
     ({"modes": ["prefil"]}, "modes.0: 'prefil' is not one of ['prefill', 'reuse', 'decode_only']"),
-    ({"modes": []}, "modes: "),
+    ({"modes": []}, "modes: is empty; give one entry or more (What is measured"),
     ({"modes": ["reuse", "reuse"]}, "modes: "),
     ({"max_new_tokens": 0}, "max_new_tokens: 0 is less than the minimum of 1"),
     ({"name": "a/b"}, "name: 'a/b' does not match"),
@@ -82,8 +82,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "checkpoint: vLLM offloads KV blocks on GPUs only; remove it for a CPU server",
     ),
     ({"checkpoint": {"cpu_gib": 8}}, "checkpoint: 'dir' is missing"),
-    ({"compare": "x.csv"}, "compare: 'x.csv' is not of type 'array'"),
     ({"measure": {"warmup_max": MINIMUM - 1}}, f"measure.warmup_max: 2 is less than the minimum of {MINIMUM}"),
+    ({"compare": "x.csv"}, "compare: 'x.csv' is not a list; write [x.csv] (Other runs"),
+    ({"lengths": "4Ki"}, "lengths: '4Ki' is not a list; write [4Ki]"),
+    ({"model": None}, "model: None is not a section of keys (What is served)"),
+    ({"hardware": []}, "hardware: [] is not a section of keys or null"),
+    ({"prompt": {"shape": "reprot"}}, "prompt.shape: prompt shape 'reprot' is neither built in (plain, report) nor"),
+    ({"corpus": {"source": "no.yaml"}}, "corpus.source: the manifest no.yaml does not exist"),
     ({"measure": {"stall_s": -1}}, "measure.stall_s: -1 is less than or equal to the minimum of 0"),
 ]
 

@@ -52,6 +52,23 @@ def test_decode_marks_filled_caches_as_such() -> None:
     assert found["failed or doubtful"][0] == [1 << 24]
 
 
+def test_a_late_ttft_is_ringed_and_decode_is_not() -> None:
+    marked = {"reason": "client_starved", "reasons": ["client_starved"]}
+    rows = summary.summarise([makerows.row(**marked), makerows.row(length=4096)], {})
+    late = "late: the client waited for a processor"
+    (x, y) = drawn(figures.metric_figure(given(rows), "ttft_s"))[late]
+    assert (x, y) == ([rows[0]["length"]], [rows[0]["ttft_s_mean"]])
+    assert late not in drawn(figures.metric_figure(given(rows), "decode_tok_s"))
+
+
+def test_a_rate_axis_that_spans_little_has_ticks_enough_to_be_read() -> None:
+    rows = summary.summarise([makerows.row(length=n, decode_tok_s=r) for n, r in ((1024, 540.0), (16384, 230.0))], {})
+    figure = figures.metric_figure(given(rows), "decode_tok_s")
+    axes = figure.axes[0]
+    low, high = axes.get_ylim()
+    assert len([tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]) >= 3
+
+
 def test_error_bars_are_the_standard_deviations() -> None:
     rows = summary.summarise([makerows.row(pass_index=i, ttft_s=10.0 + i) for i in (1, 2, 3)], {})
     axes = figures.metric_figure(given(rows), "ttft_s").axes[0]

@@ -96,6 +96,7 @@ def test_cpu_plans_without_hardware() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE=128" in refused["mend"]
     unknown = plan_point(LLAMA, None, Parallelism(), Settings("fp8"), 1024)
     assert (unknown["fits"], unknown["reason"]) == (None, None)
+    assert plantext.heading(LLAMA, None, Parallelism(), settings)[0] == f"{LLAMA.name} on CPU, KV cache fp8"
 
 
 def test_beyond_2_to_24_tokens_rocm_needs_aiter() -> None:

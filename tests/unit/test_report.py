@@ -205,6 +205,14 @@ def test_every_table_is_well_formed_markdown(given: ReportInput) -> None:
     assert all(len(one) == 1 for one in counts)
 
 
+def test_every_heading_stands_apart(given: ReportInput) -> None:
+    marked = [row | ({"reason": "client_starved", "reasons": ["client_starved"]} if row["status"] == "ok" else {})
+              for row in given.rows if row["status"] == "ok"]  # fmt: skip
+    lines = markdown(replace(given, rows=marked)).splitlines()
+    assert "None." in lines
+    assert all(lines[i - 1] == "" for i, line in enumerate(lines) if i and line.startswith("#"))
+
+
 HOSTILE = "a | b <script>alert(1)</script> `x` [y](http://z) ![i](q) $1 *b*\n# head"
 
 

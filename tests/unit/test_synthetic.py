@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import tinytokenizers
+import yaml
 from longctx import prompt, synthetic, tables
+from longctx.config import from_dict
 from longctx.corpus import CorpusSpec
 from longctx.errors import PromptError
 from longctx.tokens import TokenizerSpec, load_tokenizer
@@ -63,12 +65,23 @@ def test_a_config_without_vocabulary_is_named(tmp_path, corpus, text):
         synthetic.make_dummy_from_config(tmp_path / "bad.json", tmp_path / "m", corpus)
 
 
+def manifest_of(tmp_path, corpus):
+    entries = [{"name": folder.name, "url": "https://example.org/x", "ref": "v1"} for folder in Path(corpus).iterdir()]
+    path = tmp_path / "manifest.yaml"
+    path.write_text(yaml.safe_dump({"repositories": entries}))
+    return path
+
+
 def test_the_scripts_go_from_corpus_to_validated_prompt(tmp_path):
     model, stream, path = (str(tmp_path / name) for name in ("model", "stream.parquet", "4Ki.parquet"))
     corpus = str(tinytokenizers.corpus_folder())
+    made_of = from_dict(
+        {"model": {"source": "synthetic", "weights": "dummy", "vocabulary": 600}, "lengths": ["4Ki"],
+         "corpus": {"source": str(manifest_of(tmp_path, corpus)), "folder": corpus}}
+    )  # fmt: skip
     steps = [
-        ["model.py", "--out", model, "--corpus", corpus, "--geometry", '{"vocab_size": 600}'],
-        ["corpus.py", "build", "--corpus", corpus, "--tokenizer", model, "--tokens", "4Ki", "--out", stream],
+        ["model.py", "--out", model, *made_of.corpus_arguments, *made_of.model_arguments],
+        ["corpus.py", "build", *made_of.corpus_arguments, "--tokenizer", model, "--tokens", "4Ki", "--out", stream],
         ["prompt.py", "--stream", stream, "--tokenizer", model, "--length", "4Ki", "--out", path],
         ["validate.py", "--prompt", path, "--tokenizer", model, "--length", "4Ki",
          "--out", str(tmp_path / "v.parquet")],
@@ -79,6 +92,7 @@ def test_the_scripts_go_from_corpus_to_validated_prompt(tmp_path):
     ]
     assert "shorter than 4096 tokens, so it is read" in outputs[1].stderr
     assert len(outputs[2].stderr.splitlines()) == 2
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["vocab_size"] == 600
     assert len(prompt.read_ids(path)) == 4096
     row = tables.read_rows(tmp_path / "v.parquet", tables.VALIDATION)[0]
     assert row["ok"]

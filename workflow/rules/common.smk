@@ -102,3 +102,8 @@ def stream_for(length):
 def point_of(wildcards):
     """The point whose files have these wildcards."""
     return longctx_config.parse_point(f"{wildcards.length}/{wildcards.run}")
+
+
+def turn_of(points):
+    """The priority that climbs short rungs first, and each rung's passes in order."""
+    return -min(point.length * 1000 + point.pass_index for point in points)

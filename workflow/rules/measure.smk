@@ -17,7 +17,7 @@ rule measure:
         rows=R / "measurements" / "{length}" / "{run}.parquet",
     log:
         R / "logs" / "{length}" / "{run}.log",
-    priority: lambda wildcards: -longctx_config.parse_length(wildcards.length)
+    priority: lambda wildcards: turn_of([point_of(wildcards)])
     conda:
         "../../envs/pipeline.yaml"
     threads: ALL_CORES

@@ -35,6 +35,7 @@ for (mode, pass_index), points in SHARED.items():
             R
             / "logs"
             / (f"{mode}-pass{pass_index}.log" if pass_index else f"{mode}.log"),
+        priority: turn_of(points)
         conda:
             "../../envs/pipeline.yaml"
         threads: ALL_CORES
