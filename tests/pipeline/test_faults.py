@@ -75,7 +75,8 @@ def ran(prepared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         passes=len(FAULTS), max_new_tokens=TOKENS, serve={"scope": "campaign"},
     )  # fmt: skip
     refused = {"by_max_tokens": {str(TOKENS): {"http_status": 400, "http_message": "no such request"}}}
-    spoilt = {"by_max_tokens": {str(TOKENS): {"by_turn": turns()}}}
+    # Tokens far enough apart for a busy machine to read each by itself.
+    spoilt = {"itl_s": 0.02, "by_max_tokens": {str(TOKENS): {"by_turn": turns()}}}
     pipeline.faults(
         by_length={"256": spoilt, "512": refused}, by_request={"0": {"jit_line": True, "first_slow_s": 1.0}},
         say=f"the token is {SECRETS['HF_TOKEN']} and the key {SECRETS['OPENAI_API_KEY']}",
