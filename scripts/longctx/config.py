@@ -20,6 +20,7 @@ from longctx.server.launcher import Launcher
 from longctx.server.recipe import Recipe
 from longctx.tables import stable_hash, write_atomic
 
+RESULTS = Path("results")
 ROOT = Path(__file__).parents[2]
 # What changes no number: left out of a recipe's identity.
 OPERATIONAL = {
@@ -167,7 +168,7 @@ class Campaign:
 
     @property
     def results(self) -> Path:
-        return Path("results") if self.name == "default" else Path("results") / self.name
+        return RESULTS if self.name == "default" else RESULTS / self.name
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -140,7 +140,10 @@ class _Job:
         self.live.say(f"{', '.join(point.name for point in points)}: {reason}: {detail}")
 
     def _serve(self, todo: list[Point]) -> None:
-        """Start a server for `todo` and climb; points done or failed leave the list. Returns when the server died."""
+        """Start a server for `todo` and climb; points done or failed leave the list.
+
+        Returns when the server is of no more use: dead, or stalled, for a hung engine would cost every point its limit.
+        """
         campaign, longest = self.campaign, max(todo)
         label = todo[0].name if len(todo) == 1 else f"{self.mode}-{todo[0].run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"
@@ -161,7 +164,7 @@ class _Job:
             self._warm_up(session, todo[0], longest)
             if not server.alive():
                 raise ServerError(f"while warming up {server.death_reason()}", "server_died")
-            while todo and server.alive():
+            while todo and not session.useless():
                 self._measure_point(session, todo.pop(0))
 
     def _server_row(self, point: Point, server: Any, log_path: Path) -> dict[str, Any]:
@@ -221,7 +224,7 @@ class _Job:
                 self.live.say(f"{point.name} {role} {index}: doubtful ({row['reason']}), repeated: {row['detail']}")
                 row = self._request(session, point, role, index)
             self.live.say(describe(point, row))
-            if row["status"] == "failed" and not session.server.alive():
+            if row["status"] == "failed" and session.useless():
                 break
         self.live.end("failed" if record.missing() else "done", row["reason"] if record.missing() else None)
         if self.mode == "prefill" and (forecast := outlook(self.campaign)):

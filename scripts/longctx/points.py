@@ -13,7 +13,7 @@ from typing import Any
 
 from longctx import tables
 from longctx.checkpoints import Attempt
-from longctx.config import Campaign, Point, changed_settings
+from longctx.config import RESULTS, Campaign, Point, changed_settings
 from longctx.errors import LongctxError
 from longctx.journal import Journal, Record, last, read, set_aside
 
@@ -164,14 +164,13 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def only_one(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
-    """Hold this host's measuring lock (one server at a time, whatever started it) and the points' own ones.
+    """Hold this host's measuring lock (one server at a time, of all campaigns of this folder) and the points' own ones.
 
     The latter since a cluster job goes on when its Snakemake is killed, and a new one may start on another node.
     """
-    path = campaign.results / "journal" / f".{os.uname().nodename}.lock"
     with ExitStack() as stack:
-        what = f"{campaign.results}: another measurement of this campaign is running on this host"
-        stack.enter_context(_locked(path, what))
+        path = RESULTS / f".measuring-{os.uname().nodename}.lock"
+        stack.enter_context(_locked(path, "another measurement is running on this host"))
         for point in points:
             path = journal_path(campaign, point).with_suffix(".lock")
             stack.enter_context(_locked(path, f"{point.name} is already being measured"))

@@ -40,6 +40,11 @@ class Session:
     steady: bool = True
     prior: progress.Cost | None = None
     planned_ttft_s: float | None = None
+    stalled: bool = False
+
+    def useless(self) -> bool:
+        """Whether another request is pointless: the server died, or it stalled and a fresh one can be started."""
+        return not self.server.alive() or (self.stalled and self.server.kept is not None)
 
     def send(
         self,
@@ -91,6 +96,10 @@ class Session:
         lines = server.log_between(log_start, server.log_offset())
         if answer.reason == "server_died":
             answer = _with_detail(answer, server.death_reason())
+        elif answer.reason == "timeout":
+            self.stalled = True
+            last = f"; its log ends with: {lines[-1]}" if lines else ""
+            answer = _with_detail(answer, f"{answer.detail}{last}")
         seen = judge.Observation(
             role=str(identity["role"]),
             expected_tokens=len(prompt),

@@ -21,6 +21,9 @@ from longctx.points import mend, output_path, set_aside_deleted
 from longctx.server import connectors
 from longctx.tables import write_atomic
 
+# What every run can make anew, at no cost but minutes. (Measured Parquets are mended from their journals.)
+DERIVED = ("plan", "summary", "fits", "corpus/*", "prompts/*", "validation/*", "lengths/*")
+PARQUET = b"PAR1"  # first and last bytes of every whole file
 # Lock files that this process holds until it ends, however it ends.
 _held: dict[Path, IO[str]] = {}
 
@@ -28,7 +31,8 @@ _held: dict[Path, IO[str]] = {}
 def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False) -> None:
     """Called by the main Snakemake while it reads the Snakefile; `state_dir` is Snakemake's own folder.
 
-    `only_looks`: this run makes nothing that another run makes. LongctxError where a live run holds the campaign.
+    `only_looks`: this run makes nothing that another run makes (a dry run, report_now), so it sets nothing aside.
+    LongctxError where a live run holds the campaign.
     """
     own_jobs()
     os.environ[RUN_VARIABLE] = uuid.uuid4().hex
@@ -41,14 +45,30 @@ def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False)
             f"another run (process {pid} on {host}) is at work on {campaign.results}, so nothing is made here until it"
             f" ends; `snakemake --cores 1 report_now` and `longctx watch {campaign.results}` work meanwhile"
         )
-    if mine:
-        said += [*set_aside_deleted(campaign), *mend(campaign), unsupported(campaign)]
-        mark_stale(campaign)
+    if mine and not only_looks:
+        said += [*set_aside_deleted(campaign), *drop_torn(campaign)]
         note_campaign(campaign)
+    if mine:
+        said += [*mend(campaign), unsupported(campaign)]
+        mark_stale(campaign)
     if only_looks:
         _held.pop(lock).close()
     for sentence in filter(None, said):
         print(f"longctx: {sentence}", file=sys.stderr, flush=True)
+
+
+def drop_torn(campaign: Campaign) -> list[str]:
+    """Delete derived Parquets that are cut short, so that Snakemake makes them anew; return a sentence for each."""
+    said = []
+    for path in sorted(path for name in DERIVED for path in campaign.results.glob(f"{name}.parquet")):
+        with open(path, "rb") as file:
+            head, size = file.read(len(PARQUET)), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(PARQUET)))
+            whole = head == PARQUET == file.read() and size > len(PARQUET)
+        if not whole:
+            path.unlink()
+            said.append(f"{path}: damaged, so it is made anew where it is needed")
+    return said
 
 
 def unsupported(campaign: Campaign) -> str | None:

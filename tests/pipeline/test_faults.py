@@ -56,7 +56,6 @@ FAULTS = (
     Fault("compiled once", ({"jit_line": True, "ttft_s": 0.5}, {}), "ok", values={"jit_events": 0}),
     Fault("compiled always", ({"jit_line": True}, {"jit_line": True}), "doubtful", ("jit",),
           "compiled inside the measured window: WARNING [jit_monitor.py:103] Triton kernel JIT compilation"),
-    Fault("stalled", ({"hang": True},), "failed", ("timeout",)),
     Fault("died", ({"ttft_s": 3600, "die_after_s": 0.2},), "failed", ("server_died",),
           "the server was killed by SIGKILL"),
 )  # fmt: skip
@@ -73,10 +72,11 @@ def ran(prepared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The campaign of all faults, run with secrets in the environment; of 512 tokens every request is refused."""
     pipeline = copy(prepared_folder, tmp_path_factory.mktemp("faults") / "work")
     pipeline.configure(
-        passes=len(FAULTS), max_new_tokens=TOKENS, measure={"stall_s": 3}, serve={"scope": "campaign"},
+        passes=len(FAULTS), max_new_tokens=TOKENS, serve={"scope": "campaign"},
     )  # fmt: skip
     refused = {"by_max_tokens": {str(TOKENS): {"http_status": 400, "http_message": "no such request"}}}
-    spoilt = {"by_max_tokens": {str(TOKENS): {"by_turn": turns()}}}
+    # Tokens far enough apart for a busy machine to read each by itself.
+    spoilt = {"itl_s": 0.02, "by_max_tokens": {str(TOKENS): {"by_turn": turns()}}}
     pipeline.faults(
         by_length={"256": spoilt, "512": refused}, by_request={"0": {"jit_line": True, "first_slow_s": 1.0}},
         say=f"the token is {SECRETS['HF_TOKEN']} and the key {SECRETS['OPENAI_API_KEY']}",

@@ -1,5 +1,6 @@
 """Whatever is killed, whenever: the same command continues, keeps what was finished, and leaves no process behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -123,6 +124,23 @@ def test_a_server_that_dies_again_and_again_costs_its_point_only(prepared: Pipel
     prepared.summarise()
 
 
+def test_a_server_that_hangs_costs_its_point_and_the_next_one_gets_a_fresh_server(prepared: Pipeline) -> None:
+    prepared.configure(serve={"scope": "campaign"}, measure={"stall_s": 3})
+    prepared.faults(by_length={"256": {"by_max_tokens": {"6": {"hang": True}}}})
+    failed = prepared.run("results/summary.parquet")
+    assert failed.code != 0
+    cold = [record.data for point in ("256/pass1", "512/pass1") for record in prepared.journal(point)
+            if record.kind == "row" and record.data["role"] == "cold"]  # fmt: skip
+    stalled, sound = cold
+    assert sound["status"] == "ok"
+    assert (stalled["status"], stalled["reason"], stalled.get("ttft_s")) == ("failed", "timeout", None)
+    assert "no progress for the configured stall time; its log ends with: " in stalled["detail"]
+    records = [json.loads(line) for line in (prepared.folder / "requests.jsonl").read_text().splitlines()]
+    hung, fresh = ({r["pid"] for r in records if (r["count"], r["max_tokens"]) == (n, 6)} for n in (256, 512))
+    assert len(hung) == len(fresh) == 1
+    assert hung != fresh
+
+
 def test_a_damaged_journal_costs_only_what_was_damaged(three: Pipeline) -> None:
     with running(three, TARGET) as snakemake:
         until(lambda: third_request(three))
@@ -196,7 +214,7 @@ def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
         three.nothing_left()
     shown = three.tool(LONGCTX, "watch", "results", "--once")
     assert "1 interrupted" in shown.stdout
-    assert "run the same command again to continue" in shown.stdout
+    assert "no run is at work: the same command again continues" in shown.stdout
 
 
 def test_a_killed_point_of_mode_reuse_makes_its_prefix_resident_again(prepared: Pipeline) -> None:

@@ -1,6 +1,8 @@
 """Nothing measured is lost and nothing is measured twice, through the real Snakemake: re-runs of what ended well."""
 
+import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -150,6 +152,8 @@ def test_a_live_run_refuses_a_second_one_in_one_sentence(prepared: Pipeline) -> 
     prepared.faults(measured={"ttft_s": 6.0})
     with running(prepared, SUMMARY) as first:
         until(lambda: "measuring" in prepared.phase())
+        server = prepared.one("fakeserver.py")
+        os.kill(server, signal.SIGSTOP)  # however long the looks below take
         second = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", SUMMARY)
         assert second.returncode != 0
         assert second.stderr.count(f"another run (process {first.pid} on ") == 1
@@ -161,6 +165,7 @@ def test_a_live_run_refuses_a_second_one_in_one_sentence(prepared: Pipeline) -> 
         now = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", "report_now")
         assert now.returncode == 0, now.stderr
         assert first.poll() is None
+        os.kill(server, signal.SIGCONT)
         assert prepared.finish(first).code == 0
     assert Counter(lengths(prepared)) == {256: 1, 512: 1}
     assert [row["n"] for row in prepared.summary()] == [1, 1]

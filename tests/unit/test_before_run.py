@@ -12,7 +12,8 @@ import pytest
 from longctx import kvlimit, resume
 from longctx.config import Campaign, Point, from_dict
 from longctx.errors import LongctxError
-from longctx.points import output_path
+from longctx.journal import Journal
+from longctx.points import journal_path, output_path
 from longctx.resume import before_run, mark_stale, settle_locks, stale_mark
 
 SCRIPTS = Path(resume.__file__).parents[1]
@@ -41,6 +42,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(kvlimit.RUN_VARIABLE, "this run")
     yield
+    end_run()
+
+
+def end_run() -> None:
     for file in resume._held.values():
         file.close()
     resume._held.clear()
@@ -151,9 +156,37 @@ def make(*names: str, at_s: float = 1000.0) -> list[Path]:
     paths = [Path("results") / f"{name}.parquet" for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.write_bytes(b"PAR1PAR1")
         os.utime(path, (at_s, at_s))
     return paths
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 cut sho", bytes(64)], ids=["empty", "head", "cut", "zeros"])
+def test_a_derived_file_that_is_cut_short_is_made_anew(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    torn, whole, measured = make("prompts/1Ki", "validation/1Ki", "measurements/1Ki/pass1")
+    torn.write_bytes(content)
+    measured.write_bytes(content)
+    before_run(campaign(), STATE)
+    assert capsys.readouterr().err == f"longctx: {torn}: damaged, so it is made anew where it is needed\n"
+    assert not torn.exists()
+    assert whole.exists()
+    assert measured.exists(), "a measured one is no derived one"
+
+
+def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> None:
+    torn, _ = make("summary", "servers/1Ki/pass1")
+    torn.write_bytes(b"")
+    journal = Journal(journal_path(campaign(), Point(1024, 1)))
+    journal.append("done", {"sha256": {}})
+    before_run(campaign(), STATE, only_looks=True)
+    assert torn.exists()
+    assert journal.path.exists()
+    assert not Path("results/status.json").exists()
+    end_run()
+    before_run(campaign(), STATE)
+    assert not torn.exists()
+    assert not journal.path.exists()
+    assert Path("results/status.json").exists()
 
 
 POINTS = ("measurements/1Ki/pass1", "measurements/2Ki/pass1")

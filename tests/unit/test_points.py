@@ -281,3 +281,10 @@ def test_the_lock_names_its_holder(make: Make, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(points, "ORPHAN_GRACE_S", 0.0)
     with points.only_one(make(), [POINT]), pytest.raises(points.LongctxError, match=f"process {os.getpid()} on "):
         points.only_one(make(), [POINT]).__enter__()
+
+
+def test_two_campaigns_of_one_folder_are_not_measured_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "ORPHAN_GRACE_S", 0.0)
+    said = rf"another measurement is running on this host \(process {os.getpid()} on "
+    with points.only_one(make(), [POINT]), pytest.raises(points.LongctxError, match=said):
+        points.only_one(make(name="other"), [POINT]).__enter__()

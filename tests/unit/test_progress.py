@@ -248,6 +248,15 @@ def test_metrics_that_stop_answering() -> None:
     assert watchdog.stalled()
 
 
+def test_a_sampler_that_ended_hides_no_stall() -> None:
+    clock = Clock()
+    watchdog = Watchdog(60, clock=clock)
+    watchdog.feed((0.1,))
+    for second in range(1, 61):
+        clock.now += 1
+        assert watchdog.stalled() is (second == 60)
+
+
 @pytest.mark.parametrize(("blind_limit_s", "stalled"), [(None, False), (500, True), (700, False)])
 def test_a_server_without_metrics_is_judged_by_its_own_limit(blind_limit_s: float | None, stalled: bool) -> None:
     clock = Clock()
