@@ -42,6 +42,7 @@ MARKED = {
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "client_starved": "the client waited for a processor before the first token: TTFT is late by a share that counts",
+    "first_token_late": "the first chunk carried several tokens: TTFT is late by a share that counts",
     "clock_jump": "the wall clock jumped during the request; all times are of a clock that does not",
     "no_external_hits": "a checkpoint existed but nothing was taken back from it",
 }
