@@ -24,7 +24,7 @@ class Observation:
     """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log.
 
     checkpoint_tokens: how far attempts that left a checkpoint had come, None where there was none. untold: settings
-    that a server which we did not start keeps to itself.
+    that a server which we did not start keeps to itself. broken: settings that differ from what was asked for.
     """
 
     role: str
@@ -36,6 +36,7 @@ class Observation:
     checkpoint_tokens: int | None = None
     clock_tolerance: float = 0.15
     untold: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
     yield from _late(seen)
+    if seen.broken:
+        yield "contract_differs", f"the server runs with another {', '.join(seen.broken)} than was asked for"
     if seen.untold:
         yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 

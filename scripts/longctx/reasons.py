@@ -39,6 +39,7 @@ MARKED = {
     "not_steady": "warm-up requests never became steady",
     "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope over token counts)",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
+    "contract_differs": "settings differ from what was asked for, which the configuration lets pass with a warning",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "client_starved": "the client waited for a processor before the first token: TTFT is late by a share that counts",

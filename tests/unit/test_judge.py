@@ -90,6 +90,7 @@ MARKS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("clock_jump", {"wall_jump_s": 3600.0}, {}, {}),
     ("clock_jump", {"wall_jump_s": -2.5}, {}, {}),
     ("client_starved", {"starved_s": 1.0}, {}, {}),
+    ("contract_differs", {}, {}, {"broken": ("kv_cache_dtype",)}),
     ("contract_unproven", {}, {}, {"untold": ("kv_cache_dtype",)}),
     ("no_external_hits", {}, {}, {"checkpoint_tokens": 512}),
 ]
