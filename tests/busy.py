@@ -2,7 +2,7 @@
 
 from typing import Any
 
-BUSY = {"client_starved", "not_steady"}
+BUSY = {"client_starved", "first_token_late", "not_steady"}
 
 
 def told(row: dict[str, Any]) -> list[str]:

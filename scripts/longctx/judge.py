@@ -24,7 +24,7 @@ class Observation:
     """All that one request showed. `window` has None for what the server's metrics lack; `jit_lines` are of its log.
 
     checkpoint_tokens: how far attempts that left a checkpoint had come, None where there was none. untold: settings
-    that a server which we did not start keeps to itself.
+    that a server which we did not start keeps to itself. broken: settings that differ from what was asked for.
     """
 
     role: str
@@ -36,6 +36,7 @@ class Observation:
     checkpoint_tokens: int | None = None
     clock_tolerance: float = 0.15
     untold: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
     else:
         yield from _clock_disagreement(seen)
     yield from _cache_doubts(seen)
-    starved_s = seen.answer.starved_s or 0.0
-    if seen.role != "decode_only" and starved_s > max(STARVED_S, seen.clock_tolerance * (seen.answer.ttft_s or 0.0)):
-        yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; TTFT may be late by that"
+    yield from _late(seen)
+    if seen.broken:
+        yield "contract_differs", f"the server runs with another {', '.join(seen.broken)} than was asked for"
     if seen.untold:
         yield "contract_unproven", f"the server does not tell its {', '.join(seen.untold)}"
 
@@ -110,6 +111,24 @@ def cached_tokens(seen: Observation) -> int | None:
     if seen.window.external_hit_tokens:  # a cache outside the engine; the prefix-cache counter leaves it out
         found.append((seen.window.cached_tokens or 0) + seen.window.external_hit_tokens)
     return max((tokens for tokens in found if tokens is not None), default=None)
+
+
+def _late(seen: Observation) -> Iterator[tuple[str, str]]:
+    """What made the client see the first token later than it came, where that is a share of TTFT that counts."""
+    if seen.role == "decode_only":
+        return
+    counts_s = max(STARVED_S, seen.clock_tolerance * (seen.answer.ttft_s or 0.0))
+    if (seen.answer.starved_s or 0.0) > counts_s:
+        yield (
+            "client_starved",
+            f"the client waited {seen.answer.starved_s:.3f} s for a processor; TTFT may be late by that",
+        )
+    first, made = seen.answer.chunks[0], seen.answer.completion_tokens or 1
+    tokens = first.tokens or (made if len(seen.answer.chunks) == 1 else 1)
+    rate = server_decode_tok_s(seen.window, made) or client.client_decode_tok_s(seen.answer.chunks)
+    if tokens > 1 and (rate is None or (tokens - 1) / rate > counts_s):
+        late = "an unknown time" if rate is None else f"{(tokens - 1) / rate:.3f} s"
+        yield "first_token_late", f"the first chunk carried {tokens} tokens: TTFT is late by {late}"
 
 
 def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:

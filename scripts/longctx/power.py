@@ -34,7 +34,7 @@ def parse_nvidia(line: str) -> Watts:
 def parse_rocm(text: str) -> Watts:
     """Return {GPU: W} of `rocm-smi --showpower --json`: {"card0": {"… Package Power (W)": "35.0"}}."""
     found: dict[int, float | None] = {}
-    for card, values in _json(text, dict).items():
+    for card, values in json_in(text, dict).items():
         if (number := re.fullmatch(r"card(\d+)", card)) and isinstance(values, dict):
             powers = [_watts(value) for key, value in values.items() if "Power (W)" in key and "Max" not in key]
             found[int(number[1])] = next((watts for watts in powers if watts is not None), None)
@@ -44,7 +44,7 @@ def parse_rocm(text: str) -> Watts:
 def parse_amd(text: str) -> Watts:
     """Return {GPU: W} of `amd-smi metric --power --json`: a list (or {"gpu_data": list}) of
     {"gpu": 0, "power": {"socket_power": {"value": 140, "unit": "W"}}}."""
-    data = _json(text, (list, dict))
+    data = json_in(text, (list, dict))
     found: dict[int, float | None] = {}
     for entry in data.get("gpu_data", []) if isinstance(data, dict) else data:
         if isinstance(entry, dict) and isinstance(entry.get("gpu"), int):
@@ -55,14 +55,15 @@ def parse_amd(text: str) -> Watts:
     return found
 
 
-def _json(text: str, kind: Any) -> Any:
-    """Return the JSON document in `text` (tools print warnings before it) if it is of `kind`, else an empty dict."""
-    start = re.search(r"[\[{]", text)
-    try:
-        data = json.loads(text[start.start() :]) if start else {}
-    except ValueError:
-        return {}
-    return data if isinstance(data, kind) else {}
+def json_in(text: str, kind: Any) -> Any:
+    """Return the JSON document in `text` (tools print warnings around it) if it is of `kind`, else an empty dict."""
+    for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
+        try:
+            data, _ = json.JSONDecoder().raw_decode(text, start.end())
+        except ValueError:
+            continue
+        return data if isinstance(data, kind) else {}
+    return {}
 
 
 def _watts(value: Any) -> float | None:

@@ -38,9 +38,11 @@ MARKED = {
     "not_steady": "warm-up requests never became steady",
     "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope over token counts)",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
+    "contract_differs": "settings differ from what was asked for, which the configuration lets pass with a warning",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "client_starved": "the client waited for a processor before the first token: TTFT is late by a share that counts",
+    "first_token_late": "the first chunk carried several tokens: TTFT is late by a share that counts",
     "clock_jump": "the wall clock jumped during the request; all times are of a clock that does not",
     "no_external_hits": "a checkpoint existed but nothing was taken back from it",
 }

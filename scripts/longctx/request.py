@@ -109,6 +109,7 @@ class Session:
             caching=server.facts.get("prefix_caching"),
             checkpoint_tokens=checkpoint_tokens,
             clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
+            broken=tuple(e["setting"] for e in server.contract if e["ok"] is False),
             untold=() if server.kept else tuple(e["setting"] for e in server.contract if e["ok"] is None),
         )
         facts = {

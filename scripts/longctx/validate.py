@@ -1,5 +1,6 @@
 """Check a prompt file against its tokenizer: count, id range, no special or broken ids, decode-encode round trip."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from longctx import prompt, tokenfile
-from longctx.errors import GeometryError
+from longctx.errors import GeometryError, PromptError
 from longctx.geometry import read_geometry
 from longctx.tokenfile import Ids
 from longctx.tokens import KNOWN, Tokenizer
@@ -28,13 +29,14 @@ def validate(
     round_trip is null for a tokenizer that never keeps text exactly (a lossy normalizer), false at the first
     difference. Memory: a few row groups.
     """
-    metadata = prompt.read_metadata(path)
+    metadata = _metadata(path)
     limit = min(tokenizer.vocab_size, model_vocab_size or tokenizer.vocab_size)
     counted = special = unknown = 0
-    in_range = True
+    in_range, digest = True, hashlib.sha256()
     specials = np.array(sorted(tokenizer.special_ids), np.uint32)
     for ids in tokenfile.iter_ids(path):
         counted += len(ids)
+        digest.update(ids.astype("<u4", copy=False).data)
         in_range &= bool((ids < limit).all())
         special += int(np.isin(ids, specials).sum())
         inside = ids[ids < tokenizer.vocab_size]
@@ -44,10 +46,12 @@ def validate(
         broken, difference = _round_trip(path, tokenizer, progress)
     row = {
         "length": length, "target": length, "counted": counted, "ids_in_range": in_range, "special_ids": special,
-        "undecodable_ids": unknown + broken, "cycles": int(metadata["cycles"]), "prompt_sha256": metadata["sha256"],
+        "undecodable_ids": unknown + broken, "cycles": int(metadata["cycles"]), "prompt_sha256": digest.hexdigest(),
         "round_trip": (difference is None and in_range and not unknown) if tokenizer.invertible else None,
     }  # fmt: skip
     detail = _detail(row, tokenizer, difference)
+    if row["prompt_sha256"] != metadata["sha256"]:
+        detail = "its ids are not those that its checksum was taken of: the file was changed, so make it again"
     return row | {"ok": detail is None, "detail": detail}
 
 
@@ -57,6 +61,13 @@ def model_vocab_size(source: str) -> int | None:
         return read_geometry(source).vocab_size
     except GeometryError:
         return None
+
+
+def _metadata(path: Path | str) -> dict[str, str]:
+    metadata = prompt.read_metadata(path)
+    if lacking := [key for key in ("sha256", "cycles") if key not in metadata]:
+        raise PromptError(f"{path}: no prompt of longctx, its metadata lack {' and '.join(lacking)}; make it again")
+    return metadata
 
 
 def _detail(row: dict[str, Any], tokenizer: Tokenizer, difference: int | None) -> str | None:

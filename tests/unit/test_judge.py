@@ -91,6 +91,7 @@ MARKS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("clock_jump", {"wall_jump_s": 3600.0}, {}, {}),
     ("clock_jump", {"wall_jump_s": -2.5}, {}, {}),
     ("client_starved", {"starved_s": 1.0}, {}, {}),
+    ("contract_differs", {}, {}, {"broken": ("kv_cache_dtype",)}),
     ("contract_unproven", {}, {}, {"untold": ("kv_cache_dtype",)}),
     ("no_external_hits", {}, {}, {"checkpoint_tokens": 512}),
 ]
@@ -189,6 +190,28 @@ def test_a_server_that_counts_no_time_for_its_tokens_leaves_the_clients_slope() 
     found, values = judged({}, {"itl_sum_s": 0.0, "decode_s": None})
     assert found.detail == "no server metrics of this kind: decode is the client's slope over token counts"
     assert (values["decode_tok_s"], values["decode_source"]) == (pytest.approx(10.0), "client")
+
+
+NO_METRICS = dict.fromkeys(("prefill_s", "queue_s", "decode_s", "itl_sum_s", "requests", "generation_tokens"))
+
+
+@pytest.mark.parametrize("tokens", [NEW, None])
+def test_an_answer_in_one_chunk_has_a_late_first_token(tokens: int | None) -> None:
+    """A proxy that collects the stream: what looks like TTFT holds the decode, and no server clock tells."""
+    whole = {"chunks": (Chunk(3.05, tokens, tokens),), "ttft_s": 3.05}
+    found, values = judged(whole, NO_METRICS)
+    assert found.reasons == ("no_metrics", "first_token_late")
+    assert str(found.detail).endswith("the first chunk carried 11 tokens: TTFT is late by an unknown time")
+    assert values["decode_tok_s"] is None
+    assert judged(whole)[0].reasons == ("clock_disagreement", "first_token_late")
+    assert "late by 1.000 s" in str(judged(whole)[0].detail)
+    assert judged(whole, role="decode_only")[0].reasons == ()
+
+
+def test_a_first_chunk_that_is_late_by_little_is_not_marked() -> None:
+    few = (Chunk(2.05, 3, 3), *(Chunk(2.05 + at * ITL_S, 1, 3 + at) for at in range(1, NEW - 2)))
+    assert judged({"chunks": few})[0].reasons == ()
+    assert judged({"chunks": few}, clock_tolerance=0.05)[0].reasons == ("first_token_late",)
 
 
 def test_chunks_of_unknown_size_are_not_compared_with_the_servers_decode() -> None:

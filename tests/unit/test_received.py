@@ -1,9 +1,12 @@
 """Streams of servers and proxies that keep to no standard: nothing raises, nothing is made up."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from longctx.connection import Failure
 from longctx.received import Received, body_message
 
@@ -81,6 +84,24 @@ def test_every_form_of_an_error_keeps_the_server_s_words(content: dict[str, Any]
     with pytest.raises(Failure, match=r"^boom$") as failure:
         received(event(made=1), content)
     assert failure.value.reason == "error_event"
+
+
+NAMES = ("choices", "usage", "error", "text", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens")
+LEAVES = st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text(max_size=3)
+JSON = st.recursive(
+    LEAVES, lambda part: st.lists(part, max_size=2) | st.dictionaries(st.sampled_from(NAMES), part, max_size=4)
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3), max_size=6))
+def test_no_event_raises_anything_but_a_failure(events: list[dict[str, Any]]) -> None:
+    found = Received()
+    with contextlib.suppress(Failure):
+        for at, content in enumerate(events):
+            found.add(json.dumps(content), float(at))
+    assert all(chunk.tokens is None or chunk.tokens > 0 for chunk in found.chunks())
+    counts = (found.prompt_tokens, found.completion_tokens, found.cached_tokens)
+    assert all(count is None or (type(count) is int and count >= 0) for count in counts)
 
 
 def test_an_empty_event_before_the_first_text_is_no_first_token() -> None:

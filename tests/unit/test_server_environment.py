@@ -75,6 +75,37 @@ def test_amd_smi() -> None:
     assert (card["name"], card["driver"]) == ("AMD Instinct MI355X", "6.14.14")
     assert (card["used"], card["total"]) == (284 << 20, 294896 << 20)
     assert gpu.amd("") == []
+    static, metric = [dict(AMD[0], mem_usage="N/A")], [{"gpu": 0, "mem_usage": AMD[0]["mem_usage"]}]
+    wrapped = "[WARN] low power\n" + json.dumps({"gpu_data": static}) + "\n[WARN] again\n"
+    assert gpu.amd(wrapped, json.dumps(metric)) == [card], "newer ones wrap the list, and warn around it"
+
+
+@pytest.mark.parametrize("read", [gpu.amd, gpu.rocm, gpu.nvidia])
+@pytest.mark.parametrize(
+    "text",
+    ["null", "[1]", '[{"gpu": "N/A"}]', '{"gpu_data": "N/A"}', '{"card0": "N/A", "cardX": {}}', '[{"gpu": 0', "a, b"],
+)
+def test_a_tool_that_knows_nothing_shows_no_gpu(read: Any, text: str) -> None:
+    assert read(text) == []
+
+
+def test_parts_that_a_tool_does_not_know_are_none() -> None:
+    (card,) = gpu.amd('[{"gpu": 3, "asic": "N/A", "driver": "N/A"}]')
+    assert card == {"index": 3, "name": None, "used": None, "total": None, "driver": None}
+    assert gpu.rocm('{"card3": {"VRAM Total Memory (B)": "N/A"}}') == [card]
+
+
+def test_a_tool_without_gpus_leaves_the_question_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi may be installed where only AMD's GPUs are, and amd-smi where it may not look at them."""
+    (tmp_path / "rocm.json").write_text(ROCM)
+    for name, does in {"nvidia-smi": "exit 9", "amd-smi": "echo 'no permission'", "rocm-smi": "cat rocm.json"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert [card["index"] for card in gpu.gpus()] == [0, 1]
+    monkeypatch.setattr(environment, "ROCM_VERSION", tmp_path / "version")
+    (tmp_path / "version").write_text("7.0.2\n")
+    assert environment.host_facts()["cuda_or_rocm"] == "ROCm 7.0.2"
 
 
 def test_host_facts_of_a_gpu_host(smi: Path) -> None:

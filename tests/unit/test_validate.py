@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tinytokenizers
-from longctx import synthetic, tables
+from longctx import synthetic, tables, tokenfile
+from longctx.errors import PromptError
 from longctx.tokenfile import TokenFileWriter
 from longctx.validate import validate
 
@@ -67,6 +70,21 @@ def test_each_fault_is_found_and_said(tmp_path, kind, make, field, value, detail
         assert row[field] == value
     assert not row["ok"]
     assert detail in row["detail"]
+
+
+def test_ids_that_their_checksum_is_not_of(tmp_path):
+    labels = tokenfile.read_metadata(write(tmp_path / "p.parquet", good_ids()))
+    changed = pa.table({"token_ids": pa.array(good_ids()[::-1], pa.uint32())})
+    pq.write_table(changed.replace_schema_metadata(labels), tmp_path / "changed.parquet")
+    row = validate(tmp_path / "changed.parquet", tinytokenizers.load("fast"), len(good_ids()))
+    assert not row["ok"]
+    assert "the file was changed" in row["detail"]
+
+
+def test_token_ids_of_somebody_else_are_no_prompt(tmp_path):
+    pq.write_table(pa.table({"token_ids": pa.array([], pa.uint32())}), tmp_path / "p.parquet")
+    with pytest.raises(PromptError, match="no prompt of longctx, its metadata lack sha256 and cycles"):
+        validate(tmp_path / "p.parquet", tinytokenizers.load("fast"), 0)
 
 
 def test_the_first_difference_is_counted_in_ids(tmp_path):

@@ -81,8 +81,8 @@ def os_name(release: str | None = None) -> str | None:
 
 def cuda_or_rocm() -> str | None:
     """Return 'CUDA 13.0' (what the driver supports) or 'ROCm 7.0.2' (what is installed)."""
-    if shutil.which("nvidia-smi"):
-        return cuda_version(_run("nvidia-smi"))
+    if shutil.which("nvidia-smi") and (cuda := cuda_version(_run("nvidia-smi"))):
+        return cuda
     try:
         return f"ROCm {ROCM_VERSION.read_text().strip()}"
     except OSError:

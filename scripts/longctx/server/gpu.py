@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.errors import ServerError
+from longctx.power import json_in
 
 MIB = 1 << 20
 TOLERANCE_BYTES = 1024 * MIB
@@ -36,54 +37,60 @@ def nvidia(text: str) -> list[dict[str, Any]]:
 
 def rocm(text: str) -> list[dict[str, Any]]:
     """Read `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json` like `nvidia`."""
-    try:
-        cards: dict[str, dict[str, str]] = json.loads(text[text.index("{") :])
-    except ValueError:
-        return []
+    cards = {key: card for key, card in json_in(text, dict).items() if isinstance(card, dict)}
     driver = next((card["Driver version"] for card in cards.values() if "Driver version" in card), None)
-    found = []
-    for key, card in sorted(cards.items(), key=lambda item: int("0" + re.sub(r"\D", "", item[0]))):
-        if key.startswith("card"):
-            names = (card.get(key) for key in ("Card Series", "Card series", "Card Model", "Card model"))
-            found.append(
-                {
-                    "index": int(key[4:]),
-                    "name": next(filter(None, names), None),
-                    "used": _int(card.get("VRAM Total Used Memory (B)")),
-                    "total": _int(card.get("VRAM Total Memory (B)")),
-                    "driver": driver,
-                }
-            )
-    return found
-
-
-def amd(text: str) -> list[dict[str, Any]]:
-    """Read `amd-smi metric --mem-usage --json` joined with `amd-smi static --asic --driver --json` like `nvidia`."""
-    try:
-        gpus: list[dict[str, Any]] = json.loads(text)
-    except ValueError:
-        return []
+    indices = sorted(int(key[4:]) for key in cards if re.fullmatch(r"card\d+", key))
+    names = ("Card Series", "Card series", "Card Model", "Card model")
     return [
         {
-            "index": int(gpu["gpu"]),
+            "index": index,
+            "name": next(filter(None, map(card.get, names)), None),
+            "used": _int(card.get("VRAM Total Used Memory (B)")),
+            "total": _int(card.get("VRAM Total Memory (B)")),
+            "driver": driver,
+        }
+        for index, card in ((index, cards[f"card{index}"]) for index in indices)
+    ]
+
+
+def amd(*texts: str) -> list[dict[str, Any]]:
+    """Read `amd-smi metric --mem-usage --json` and `amd-smi static --asic --driver --json` like `nvidia`."""
+    gpus: dict[int, dict[str, dict[str, Any]]] = {}
+    for text in texts:
+        data = json_in(text, (list, dict))
+        for entry in data.get("gpu_data", []) if isinstance(data, dict) else data:
+            if isinstance(entry, dict) and isinstance(entry.get("gpu"), int):  # what it does not know is 'N/A'
+                known = {key: part for key, part in entry.items() if isinstance(part, dict)}
+                gpus.setdefault(entry["gpu"], {}).update(known)
+    return [
+        {
+            "index": index,
             "name": gpu.get("asic", {}).get("market_name"),
             "used": _sized(gpu.get("mem_usage", {}).get("used_vram")),
             "total": _sized(gpu.get("mem_usage", {}).get("total_vram")),
             "driver": gpu.get("driver", {}).get("version"),
         }
-        for gpu in gpus
+        for index, gpu in gpus.items()
     ]
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return this host's GPUs, [] where no vendor tool is there or none answers."""
-    if shutil.which("nvidia-smi"):
-        return nvidia(_run("nvidia-smi", f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits"))
-    if shutil.which("amd-smi"):
-        return amd(_amd_text())
-    if shutil.which("rocm-smi"):
-        return rocm(_run("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"))
-    return []
+    """Return this host's GPUs by the first vendor's tool that shows some; [] where none does."""
+    readers = {"nvidia-smi": _ask_nvidia, "amd-smi": _ask_amd, "rocm-smi": _ask_rocm}
+    return next((found for tool, read in readers.items() if shutil.which(tool) and (found := read())), [])
+
+
+def _ask_nvidia() -> list[dict[str, Any]]:
+    return nvidia(_run("nvidia-smi", f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits"))
+
+
+def _ask_amd() -> list[dict[str, Any]]:
+    static = _run("amd-smi", "static", "--asic", "--driver", "--json")
+    return amd(static, _run("amd-smi", "metric", "--mem-usage", "--json"))
+
+
+def _ask_rocm() -> list[dict[str, Any]]:
+    return rocm(_run("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"))
 
 
 def visible_numbers(env: Mapping[str, str]) -> list[int] | None:
@@ -146,21 +153,6 @@ def _wait(level: dict[str, int], limit_s: float) -> list[tuple[str, int, int]]:
         time.sleep(POLL_S)
 
 
-def _amd_text() -> str:
-    """Return one JSON list with the static and metric parts of each GPU merged."""
-    try:
-        parts = [json.loads(_run("amd-smi", *args, "--json") or "[]") for args in (
-            ("static", "--asic", "--driver"), ("metric", "--mem-usage"),
-        )]  # fmt: skip
-    except ValueError:
-        return "[]"
-    lists = [part.get("gpu_data", []) if isinstance(part, dict) else part for part in parts]
-    merged: dict[int, dict[str, Any]] = {}
-    for entry in (entry for part in lists for entry in part):
-        merged.setdefault(entry["gpu"], {}).update(entry)
-    return json.dumps(list(merged.values()))
-
-
 def _run(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
@@ -172,8 +164,8 @@ def _mib(text: str) -> int | None:
     return int(float(text) * MIB) if re.fullmatch(r"[\d.]+", text) else None
 
 
-def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+def _int(text: Any) -> int | None:
+    return int(text) if str(text).isdecimal() else None
 
 
 def _sized(value: Any) -> int | None:
