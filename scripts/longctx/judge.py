@@ -125,7 +125,7 @@ def _late(seen: Observation) -> Iterator[tuple[str, str]]:
         )
     first, made = seen.answer.chunks[0], seen.answer.completion_tokens or 1
     tokens = first.tokens or (made if len(seen.answer.chunks) == 1 else 1)
-    rate = server_decode_tok_s(seen.window, made) or client.client_decode_tok_s(seen.answer.chunks)
+    rate = server_decode_tok_s(seen.window, made) or rates.client_decode_tok_s(seen.answer.chunks)
     if tokens > 1 and (rate is None or (tokens - 1) / rate > counts_s):
         late = "an unknown time" if rate is None else f"{(tokens - 1) / rate:.3f} s"
         yield "first_token_late", f"the first chunk carried {tokens} tokens: TTFT is late by {late}"

@@ -1,8 +1,10 @@
 """SLURM itself: started for the tests, with pretend GPUs, and stopped after them."""
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from onenode import ROOT, Slurm, Sweep
 
 NODE = Path(__file__).with_name("node.sh")
+CONF = Path("/etc/slurm/slurm.conf")
 FREEZER = Path("/sys/fs/cgroup/freezer")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 
@@ -28,7 +31,17 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         pytest.skip(f"no SLURM here ({', '.join(missing)} not found): install the packages of envs/debian-slurm.txt")
     if os.geteuid() != 0:
         pytest.skip("starting slurmd needs root")
-    folder = tmp_path_factory.mktemp("slurm")
+    if CONF.exists() and "ClusterName=onenode\n" not in CONF.read_text():
+        pytest.skip(f"{CONF} is that of a real cluster: not touched")
+    # One node a machine: test runs take turns, and each ends what a killed one left.
+    with open(Path(tempfile.gettempdir()) / "longctx-test-slurm.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if CONF.exists():
+            subprocess.run([NODE, "stop", CONF.resolve().parent], check=True, timeout=120)
+        yield from _node(tmp_path_factory.mktemp("slurm"))
+
+
+def _node(folder: Path) -> Iterator[Slurm]:
     tracking = {"PROCTRACK": "cgroup" if FREEZER.is_dir() and os.access(FREEZER, os.W_OK) else "linuxproc"}
     started = subprocess.run([NODE, "start", folder], env=tracking | os.environ, capture_output=True, text=True)
     before = os.environ.get("SLURM_CONF")

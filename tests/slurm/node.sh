@@ -51,8 +51,8 @@ END
 }
 
 start() {
-    if [ -e $link ] && [ ! -L $link ]; then
-        echo "$link is a real configuration: not touched" >&2
+    if [ -e $link ] && ! grep -qx ClusterName=onenode $link; then
+        echo "$link is that of a real cluster: not touched" >&2
         exit 1
     fi
     configure
@@ -79,6 +79,7 @@ stop() {
     for daemon in slurmd slurmctld munged; do
         [ -s "$dir/$daemon.pid" ] || continue
         pid=$(cat "$dir/$daemon.pid")
+        [ "$(cat "/proc/$pid/comm" 2> /dev/null)" = $daemon ] || continue
         kill "$pid" 2> /dev/null || continue
         for _ in $(seq 100); do
             kill -0 "$pid" 2> /dev/null || break

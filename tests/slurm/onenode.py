@@ -49,11 +49,11 @@ class Sweep:
         """Set the stand-in server's plan; it is read anew for each request."""
         self.plan.write_text(json.dumps({"requests_log": str(self.requests_log), **plan}))
 
-    def start(self, *arguments: str) -> None:
+    def start(self, *arguments: str, target: str = "results/summary.parquet") -> None:
         command = [
-            sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--configfile", "campaign.yaml",
-            "--workflow-profile", ROOT / "profiles" / "slurm", "--slurm-init-seconds-before-status-checks", "1",
-            *arguments,
+            sys.executable, "-m", "snakemake", target, "--snakefile", ROOT / "Snakefile",
+            "--configfile", "campaign.yaml", "--workflow-profile", ROOT / "profiles" / "slurm",
+            "--slurm-init-seconds-before-status-checks", "1", *arguments,
         ]  # fmt: skip
         env = os.environ | {"FAKE_PYTHON": sys.executable, "FAKE_PLAN": str(self.plan)}
         with open(self.folder / "output", "ab") as output:
@@ -63,8 +63,8 @@ class Sweep:
         assert self.process is not None
         return self.process.wait(LIMIT_S)
 
-    def run(self, *arguments: str) -> int:
-        self.start(*arguments)
+    def run(self, *arguments: str, target: str = "results/summary.parquet") -> int:
+        self.start(*arguments, target=target)
         return self.wait()
 
     @property

@@ -30,7 +30,7 @@ ON_DEMAND = pytest.mark.skipif(not os.environ.get("LONGCTX_SLOW"), reason="takes
 def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: Make) -> None:
     one = sweep()
     before = set(slurm.jobs(""))
-    assert one.run() == 0, one.output
+    assert one.run(target="all") == 0, one.output
     jobs = {job: state for job, state in slurm.jobs("").items() if job not in before}
     assert Counter(jobs.values()) == {"COMPLETED": 4}, "everything else runs where Snakemake runs"
     for number in jobs:
@@ -49,7 +49,7 @@ def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: M
         assert (row["status"], row["host"]) == ("ok", slurm.run("hostname").strip())
     assert [row["n"] for row in tables.read_rows(one.results / "summary.parquet")] == [2, 2]
     assert (one.results / "report.html").exists()
-    assert one.run("--config", "max_new_tokens=16") == 0
+    assert one.run("--config", "max_new_tokens=16", target="all") == 0
     assert {job for job in slurm.jobs("") if job not in before} == set(jobs), "nothing is measured twice"
 
 

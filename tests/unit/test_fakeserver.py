@@ -84,16 +84,16 @@ def test_filled_kv_cache() -> None:
 
 def test_endpoints() -> None:
     with FakeServer({"version": "0.25.1"}, max_model_len=2048) as server:
-        assert httpx.get(server.url + "/health").status_code == 200
-        assert httpx.get(server.url + "/version").json() == {"version": "0.25.1"}
-        model = httpx.get(server.url + "/v1/models").json()["data"][0]
+        assert httpx.get(server.url + "/health", trust_env=False).status_code == 200
+        assert httpx.get(server.url + "/version", trust_env=False).json() == {"version": "0.25.1"}
+        model = httpx.get(server.url + "/v1/models", trust_env=False).json()["data"][0]
         assert (model["id"], model["max_model_len"]) == ("fake", 2048)
-        assert httpx.get(server.url + "/other").status_code == 404
+        assert httpx.get(server.url + "/other", trust_env=False).status_code == 404
 
 
 def test_as_vllm_on_the_command_line() -> None:
     with fake_program({"model_id": "mine"}) as (url, _):
-        assert httpx.get(url + "/v1/models").json()["data"][0]["id"] == "mine"
+        assert httpx.get(url + "/v1/models", trust_env=False).json()["data"][0]["id"] == "mine"
         assert ask(url).status == "ok"
 
 
