@@ -158,20 +158,22 @@ def costs(given: ReportInput) -> Table:
 
 
 def energy(given: ReportInput) -> Table:
-    """Energy per request and per computed token, and the seconds without power samples."""
+    """Energy per request, per prompt and per output token, and the seconds without power samples."""
+    fields = ("energy_j_mean", "energy_j_per_token", "energy_j_per_prompt_token", "energy_j_per_output_token")
     rows = [
-        [
-            *_point(row), number(row["energy_j_mean"]),
-            number(row["energy_j_per_token"]), number(row.get("power_gap_s_mean")),
-        ]
+        [*_point(row), *(number(row.get(name)) for name in (*fields, "power_gap_s_mean"))]
         for row in given.summary if row.get("energy_j_mean") is not None
     ]  # fmt: skip
     note = (
         "GPU power as the vendor's tool reports it, integrated by trapezoids over the request; CPU, memory and cooling"
-        " are not in it. Tokens are those computed: prompt - cached + output. Gaps: seconds without a sample, bridged"
-        " by interpolation."
+        " are not in it. Tokens are those computed: prompt - cached + output; prompt tokens until the client has the"
+        " first token, output tokens after it. Tools average over up to a second, so requests of less than"
+        " a few seconds blur. Gaps: seconds without a sample, bridged by interpolation."
     )
-    return make("Energy", ("Prompt", "Mode", "J / request", "J / token", "Gaps s"), rows, note)
+    if given.of_mode("decode_only"):
+        note += " Where the cache was filled, only J / output token is of the decode."
+    columns = ("Prompt", "Mode", "J / request", "J / token", "J / prompt token", "J / output token", "Gaps s")
+    return without_empty(make("Energy", columns, rows, note))
 
 
 def comparison(found: Comparison) -> Table:

@@ -5,7 +5,6 @@ energy is None, never 0.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -94,22 +93,14 @@ TOOLS = (
 )
 
 
-def visible_gpus() -> tuple[int, ...] | None:
-    """Return the GPU numbers of CUDA_, HIP_ or ROCR_VISIBLE_DEVICES, None where all are visible or UUIDs are used."""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if re.fullmatch(r"\d+(,\d+)*", value := os.environ.get(name, "")):
-            return tuple(int(part) for part in value.split(","))
-    return None
-
-
 @dataclass(slots=True)
 class PowerSampler:
     """Samples this host's GPUs between enter and exit; `energy()` afterwards. Never raises for a tool's sake.
 
-    gpus: the GPU numbers to count; by default the visible ones. Power of others' work on them is in it too.
+    gpus: the GPU numbers to count, None for all. Power of others' work on them is in it too.
     """
 
-    gpus: Sequence[int] | None = field(default_factory=visible_gpus)
+    gpus: Sequence[int] | None = None
     samples: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     _tool: Tool | None = None
     _process: "subprocess.Popen[str] | None" = None
@@ -117,6 +108,7 @@ class PowerSampler:
     _stop: threading.Event = field(default_factory=threading.Event)
     _start_s: float = 0.0
     _end_s: float = 0.0
+    _first_token_s: float | None = None
 
     def __enter__(self) -> "PowerSampler":
         self._tool = next((tool for tool in TOOLS if shutil.which(tool.program)), None)
@@ -144,9 +136,14 @@ class PowerSampler:
         if self._thread:
             self._thread.join(POLL_TIMEOUT_S + 1)
 
+    def first_token(self) -> None:
+        """Note that the first token is here: what follows is the decode's energy. Later calls change nothing."""
+        self._first_token_s = self._first_token_s or time.monotonic()
+
     def energy(self) -> dict[str, float | None]:
-        """Return energy_j, power_mean_w and power_gap_s of the window, summed over GPUs; all None without a tool."""
-        nothing: dict[str, float | None] = dict.fromkeys(("energy_j", "power_mean_w", "power_gap_s"))
+        """Return energy_j, power_mean_w and power_gap_s of the window, and energy_decode_j of what followed the first
+        token, summed over GPUs; all None without a tool."""
+        nothing: dict[str, float | None] = dict.fromkeys(("energy_j", "energy_decode_j", "power_mean_w", "power_gap_s"))
         if self._tool is None or self._end_s <= self._start_s:
             return nothing
         window_s = self._end_s - self._start_s
@@ -155,7 +152,17 @@ class PowerSampler:
         if not curves or len(curves) < max(len(found), len(self.gpus or ())):
             return nothing | {"power_gap_s": window_s}
         joules = sum(curve[0] for curve in curves)
-        return {"energy_j": joules, "power_mean_w": joules / window_s, "power_gap_s": max(gap for _, gap in curves)}
+        return {
+            "energy_j": joules, "energy_decode_j": self._decode_j(), "power_mean_w": joules / window_s,
+            "power_gap_s": max(gap for _, gap in curves),
+        }  # fmt: skip
+
+    def _decode_j(self) -> float | None:
+        """Return the energy after the first token, None without one or without a sample of every GPU there."""
+        if self._first_token_s is None:
+            return None
+        found = [under(samples, self._first_token_s, self._end_s) for samples in self.samples.values()]
+        return sum(curve[0] for curve in found if curve) if all(found) else None
 
     def _popen(self, tool: Tool) -> "subprocess.Popen[str] | None":
         try:

@@ -78,11 +78,11 @@ class Session:
         """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
-        # What this host's GPUs draw is not the work of a server that somebody else started.
-        power = PowerSampler() if server.kept else None
+        # Only the server's own GPUs: not those that it doesn't use, nor any for a server that somebody else started.
+        power = PowerSampler(server.gpu_numbers) if server.kept and server.gpu_numbers else None
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
-            answer = self._stream(prompt, new_tokens, before, shown, extra_body)
+            answer = self._stream(prompt, new_tokens, before, shown, extra_body, power)
         after = None
         if answer.status == "ok":
             made = answer.completion_tokens
@@ -117,6 +117,7 @@ class Session:
         before: metrics.Snapshot | None,
         on_sample: "_Journaled",
         extra_body: Mapping[str, Any] | None,
+        power: PowerSampler | None,
     ) -> client.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
@@ -130,6 +131,12 @@ class Session:
             watchdog=watchdog,
             on_sample=on_sample,
         )
+
+        def first_token(elapsed_s: float) -> None:
+            sampler.first_token(elapsed_s)
+            if power:
+                power.first_token()
+
         with sampler:
             return client.stream(
                 server.url,
@@ -139,7 +146,7 @@ class Session:
                 api_key=server.api_key,
                 alive=server.alive,
                 stalled=watchdog.stalled,
-                on_token=sampler.first_token,
+                on_token=first_token,
                 extra_body=extra_body,
             )
 

@@ -137,15 +137,20 @@ def _add_bounds(summary: dict[str, Any], bound: Row) -> None:
 
 
 def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
-    """Add the mean energy of a request in J, and per token that it computed: prompt - cached + completion, J."""
-    per_token = []
+    """Add the mean energy of a request in J; per token that it computed (prompt - cached + output); and apart, per such
+    prompt token until the first token and per output token after it. A filled cache computed none of its prompt: what
+    was spent until its first token is nobody's."""
+    whole, prompt, output = [], [], []
     for row in rows:
-        tokens = row.get("completion_tokens") or 0
+        energy, decode, made = (row.get(name) for name in ("energy_j", "energy_decode_j", "completion_tokens"))
         if row["mode"] != "decode_only":
-            tokens += (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
-        per_token.append(_quotient(row.get("energy_j"), tokens))
+            computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
+            whole.append(_quotient(energy, computed + (made or 0)))
+            prompt.append(None if energy is None or decode is None else _quotient(energy - decode, computed))
+        output.append(_quotient(decode, made - 1 if made else None))
     summary["energy_j_mean"] = stats.describe(row.get("energy_j") for row in rows).mean
-    summary["energy_j_per_token"] = stats.describe(per_token).mean
+    for name, values in (("", whole), ("prompt_", prompt), ("output_", output)):
+        summary[f"energy_j_per_{name}token"] = stats.describe(values).mean
     summary["power_gap_s_mean"] = stats.describe(row.get("power_gap_s") for row in rows).mean
 
 

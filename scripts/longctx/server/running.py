@@ -16,6 +16,7 @@ class Server:
     """A ready server. `url` has no path; `model` is the name for requests; facts by tables.SERVER_FACTS and HOST_FACTS.
 
     contract: entries {setting, asked, actual, source, ok}. An external server has neither log nor process of ours.
+    gpu_numbers: the GPUs of this host that it computes on, () where that is not known.
     """
 
     url: str
@@ -29,6 +30,7 @@ class Server:
     api_key: str | None = field(default=None, repr=False)
     log: Log | None = None
     kept: Kept | None = None
+    gpu_numbers: tuple[int, ...] = ()
 
     @property
     def pid(self) -> int | None:
