@@ -94,7 +94,9 @@ def _limit(given: ReportInput) -> list[str]:
         parts.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
     if decoded:
         row = max(decoded, key=lambda row: row["length"])
-        parts.append(f"decode at {format_length(row['length'])} {row['decode_over_bound']:.0%} of memory bandwidth")
+        how = " with a filled KV cache" if row["mode"] == "decode_only" else ""
+        share = f"{row['decode_over_bound']:.0%} of memory bandwidth"
+        parts.append(f"decode at {format_length(row['length'])}{how} {share}")
     return [f"Of the hardware's limit: {', '.join(parts)}."] if parts else []
 
 
