@@ -115,9 +115,9 @@ def amortisation(given: ReportInput) -> Table:
     cold = {row["length"]: row for row in given.of_mode("prefill")}
     rows = []
     for row in given.of_mode("reuse"):
-        before = cold.get(row["length"])
-        cold_s, hot_s = (before and cost.query_s(before)), cost.query_s(row)
-        if not before or not cold_s or not hot_s:
+        before = cost.cold_row(row, cold.get(row["length"]))
+        cold_s, hot_s = cost.query_s(before), cost.query_s(row)
+        if not cold_s or not hot_s:
             continue
         totals = {one.queries: one for one in cost.amortise(row["length"], cold_s, hot_s, (10, 100))}
         pays = cost.break_even(before["ttft_s_mean"], cold_s, hot_s)
@@ -134,9 +134,11 @@ def amortisation(given: ReportInput) -> Table:
     columns = ("Prompt", "Cold query", "Hot query", "10 queries", "100 queries", "Pays from query", "May idle",
                "1Ki answer / prefill", "Cached tokens ≥")  # fmt: skip
     note = (
-        "Queries include their answer. 'Pays from query': the prefix is prefilled ahead, without a question, and has"
-        " paid for itself by that query. 'May idle': a node kept waiting between two queries for longer would have been"
-        " cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a share of the cold TTFT."
+        "Queries include their answer. The cold one is of mode prefill, or where that was not measured at this length,"
+        " the prefill that made the prefix resident. 'Pays from query': the prefix is prefilled ahead, without a"
+        " question, and has paid for itself by that query. 'May idle': a node kept waiting between two queries for"
+        " longer would have been cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a share"
+        " of the cold TTFT."
     )
     return make("What a resident prefix buys", columns, rows, note)
 

@@ -276,12 +276,12 @@ def limits_figure(given: FigureInput) -> Figure | None:
 
 
 def amortisations(given: FigureInput) -> Iterator[tuple[int, float, float]]:
-    """Yield length, seconds of a cold and of a hot query with its answer, where both modes measured the length."""
+    """Yield length, seconds of a cold and of a hot query with its answer, where both were measured (cost.cold_row)."""
     cold = {row["length"]: row for row in given.of_mode("prefill")}
     for row in given.of_mode("reuse"):
-        times = [cost.query_s(one) for one in (cold.get(row["length"]), row) if one]
-        if len(times) == 2 and times[0] is not None and times[1] is not None:
-            yield row["length"], times[0], times[1]
+        cold_s, hot_s = cost.query_s(cost.cold_row(row, cold.get(row["length"]))), cost.query_s(row)
+        if cold_s is not None and hot_s is not None:
+            yield row["length"], cold_s, hot_s
 
 
 def amortisation_figure(given: FigureInput, most: int = 4) -> Figure | None:

@@ -78,8 +78,8 @@ class Session:
         """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
-        # Only the server's own GPUs: not those that it doesn't use, nor any for a server that somebody else started.
-        power = PowerSampler(server.gpu_numbers) if server.kept and server.gpu_numbers else None
+        # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
+        power = PowerSampler(server.gpu_numbers) if server.gpu_numbers else None
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
             answer = self._stream(prompt, new_tokens, before, shown, extra_body, power)

@@ -1,9 +1,10 @@
 """From rows to one summary row per mode and length, and the fits over lengths.
 
 Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own; a resumed one has
-no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident is not
-one), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its best attempt (ok,
-then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values behind each mean.
+no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident gives
+prefix_ttft_s_mean), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its
+best attempt (ok, then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values
+behind each mean.
 Nothing is dropped for being far off: outliers are counted.
 """
 
@@ -104,6 +105,10 @@ def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price
         "synthetic_weights": any(row.get("synthetic_weights") for row in rows) or None,
         "filled_kv": any(row.get("filled_kv") for row in rows) or None,
     }  # fmt: skip
+    if key[0] == "reuse":
+        summary["prefix_ttft_s_mean"] = stats.describe(
+            value(row, "ttft_s") for row in rows if row["role"] == "cold"
+        ).mean
     for field in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
         summary[field] = next((row[field] for row in [*sound, *rows] if row.get(field) is not None), None)
     for metric in METRICS:

@@ -18,7 +18,7 @@ from longctx.errors import DataError
 
 FORMAT_VERSION = 1
 # Nullable columns that came later: a file without them is as good, and reads as null.
-ADDED = ("starved_s", "energy_decode_j", "energy_j_per_prompt_token", "energy_j_per_output_token")
+ADDED = ("starved_s", "prefix_ttft_s_mean", "energy_decode_j", "energy_j_per_prompt_token", "energy_j_per_output_token")
 
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -88,7 +88,8 @@ def _stats(metric: str) -> dict[str, pa.DataType]:
 SUMMARY = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
-    cached_tokens_min=_I, ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
+    prefix_ttft_s_mean=_F, cached_tokens_min=_I,
+    ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
     usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, usd_per_mtok_out=_F, energy_j_mean=_F,
     energy_j_per_token=_F, energy_j_per_prompt_token=_F, energy_j_per_output_token=_F, power_gap_s_mean=_F,
     reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
