@@ -137,8 +137,8 @@ def amortisation(given: ReportInput) -> Table:
         "Queries include their answer. The cold one is of mode prefill, or where that was not measured at this length,"
         " the prefill that made the prefix resident. 'Pays from query': the prefix is prefilled ahead, without a"
         " question, and has paid for itself by that query. 'May idle': a node kept waiting between two queries for"
-        " longer would have been cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a share"
-        " of the cold TTFT."
+        " longer would have been cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a"
+        " share of the cold TTFT."
     )
     return make("What a resident prefix buys", columns, rows, note)
 
