@@ -56,7 +56,8 @@ def row(mode: str = "prefill", length: int = 4096, pass_index: int = 1, **change
         "ttft_s": ttft, "prefill_s": ttft and max(ttft - overhead, ttft / 2), "queue_s": ttft and 0.0002,
         "e2e_s": (ttft or 0.0) + 127 / rate, "decode_tok_s": rate, "decode_client_tok_s": rate * 0.998,
         "decode_source": "server", "chunks": 128, "coalesced": length >= 1 << 20, "jit_events": 0,
-        "energy_j": ((ttft or 0.0) + 127 / rate) * 640, "power_mean_w": 640.0, "power_gap_s": 0.0,
+        "energy_j": ((ttft or 0.0) + 127 / rate) * 640, "energy_decode_j": 127 / rate * 640,
+        "power_mean_w": 640.0, "power_gap_s": 0.0,
         "synthetic_weights": True, "filled_kv": decode_only, "started_at": STARTED + timedelta(seconds=length / 500),
         "server_counters": json.dumps({"vllm:request_prefill_time_seconds_sum": [0.0, ttft]}), "log_lines": [],
         **SERVER, **HOST, "max_model_len": length + 16384,
@@ -71,7 +72,8 @@ def row(mode: str = "prefill", length: int = 4096, pass_index: int = 1, **change
 def bad_row(reason: str, status: str = "failed", detail: str = "", **changes: Any) -> dict[str, Any]:
     """Return a failed or doubtful row: no headline values."""
     values = ("ttft_s", "prefill_s", "queue_s", "overhead_s", "e2e_s", "decode_tok_s", "decode_client_tok_s",
-              "decode_source", "itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s", "energy_j")  # fmt: skip
+              "decode_source", "itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s", "energy_j",
+              "energy_decode_j")  # fmt: skip
     made = row(**changes)
     return made | dict.fromkeys(values) | {"status": status, "reason": reason, "reasons": [reason], "detail": detail}
 

@@ -59,6 +59,14 @@ def answer_share(ttft_s: float | None, decode_tok_s: float | None, tokens: int =
     return tokens / decode_tok_s / ttft_s if ttft_s and decode_tok_s else None
 
 
+def cold_row(hot: Mapping[str, Any], prefill: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the cold side of a mode reuse row: the prefill row of its length; where none was measured, the prefill
+    that made the prefix resident, with the hot queries' decode."""
+    if prefill is not None and prefill["ttft_s_mean"] is not None:
+        return prefill
+    return {**hot, "ttft_s_mean": hot.get("prefix_ttft_s_mean")}
+
+
 def query_s(row: Mapping[str, Any]) -> float | None:
     """Return seconds of one request of a tables.SUMMARY row: TTFT + (max_new_tokens - 1) / decode; None if unknown."""
     ttft, decode, answer = row.get("ttft_s_mean"), row.get("decode_tok_s_mean"), row.get("max_new_tokens")

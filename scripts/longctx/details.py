@@ -115,9 +115,9 @@ def amortisation(given: ReportInput) -> Table:
     cold = {row["length"]: row for row in given.of_mode("prefill")}
     rows = []
     for row in given.of_mode("reuse"):
-        before = cold.get(row["length"])
-        cold_s, hot_s = (before and cost.query_s(before)), cost.query_s(row)
-        if not before or not cold_s or not hot_s:
+        before = cost.cold_row(row, cold.get(row["length"]))
+        cold_s, hot_s = cost.query_s(before), cost.query_s(row)
+        if not cold_s or not hot_s:
             continue
         totals = {one.queries: one for one in cost.amortise(row["length"], cold_s, hot_s, (10, 100))}
         pays = cost.break_even(before["ttft_s_mean"], cold_s, hot_s)
@@ -134,9 +134,11 @@ def amortisation(given: ReportInput) -> Table:
     columns = ("Prompt", "Cold query", "Hot query", "10 queries", "100 queries", "Pays from query", "May idle",
                "1Ki answer / prefill", "Cached tokens ≥")  # fmt: skip
     note = (
-        "Queries include their answer. 'Pays from query': the prefix is prefilled ahead, without a question, and has"
-        " paid for itself by that query. 'May idle': a node kept waiting between two queries for longer would have been"
-        " cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a share of the cold TTFT."
+        "Queries include their answer. The cold one is of mode prefill, or where that was not measured at this length,"
+        " the prefill that made the prefix resident. 'Pays from query': the prefix is prefilled ahead, without a"
+        " question, and has paid for itself by that query. 'May idle': a node kept waiting between two queries for"
+        " longer would have been cheaper to prefill again. '1Ki answer / prefill': time to decode 1024 tokens as a"
+        " share of the cold TTFT."
     )
     return make("What a resident prefix buys", columns, rows, note)
 
@@ -158,20 +160,22 @@ def costs(given: ReportInput) -> Table:
 
 
 def energy(given: ReportInput) -> Table:
-    """Energy per request and per computed token, and the seconds without power samples."""
+    """Energy per request, per prompt and per output token, and the seconds without power samples."""
+    fields = ("energy_j_mean", "energy_j_per_token", "energy_j_per_prompt_token", "energy_j_per_output_token")
     rows = [
-        [
-            *_point(row), number(row["energy_j_mean"]),
-            number(row["energy_j_per_token"]), number(row.get("power_gap_s_mean")),
-        ]
+        [*_point(row), *(number(row.get(name)) for name in (*fields, "power_gap_s_mean"))]
         for row in given.summary if row.get("energy_j_mean") is not None
     ]  # fmt: skip
     note = (
         "GPU power as the vendor's tool reports it, integrated by trapezoids over the request; CPU, memory and cooling"
-        " are not in it. Tokens are those computed: prompt - cached + output. Gaps: seconds without a sample, bridged"
-        " by interpolation."
+        " are not in it. Tokens are those computed: prompt - cached + output; prompt tokens until the client has the"
+        " first token, output tokens after it. Tools average over up to a second, so requests of less than"
+        " a few seconds blur. Gaps: seconds without a sample, bridged by interpolation."
     )
-    return make("Energy", ("Prompt", "Mode", "J / request", "J / token", "Gaps s"), rows, note)
+    if given.of_mode("decode_only"):
+        note += " Where the cache was filled, only J / output token is of the decode."
+    columns = ("Prompt", "Mode", "J / request", "J / token", "J / prompt token", "J / output token", "Gaps s")
+    return without_empty(make("Energy", columns, rows, note))
 
 
 def comparison(found: Comparison) -> Table:

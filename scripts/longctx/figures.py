@@ -74,24 +74,29 @@ class FigureInput:
 
 
 def draw_all(given: FigureInput, out_dir: Path | str) -> dict[str, list[Path]]:
-    """Draw every figure that has something to show into `out_dir` as PNG and SVG, and return the files by name."""
+    """Draw every figure that has something to show into `out_dir` as PNG and SVG, and return the files by name.
+
+    One that has nothing to show any more (another `compare`, fewer modes) is removed, or a report would show it as new.
+    """
     out = Path(out_dir)
     drawn: dict[str, list[Path]] = {}
+    others_counted = [other.gpu_count for other in given.others if other.gpu_count]
+    per_gpu_differs = bool(given.gpu_count) and any(count != given.gpu_count for count in others_counted)
     figures: list[tuple[str, Callable[[], Figure | None]]] = [
         ("ttft", lambda: metric_figure(given, "ttft_s")),
         ("decode", lambda: metric_figure(given, "decode_tok_s")),
         ("limits", lambda: limits_figure(given)),
         ("amortisation", lambda: amortisation_figure(given)),
+        ("ttft_per_gpu", lambda: metric_figure(given, "ttft_s", normalise=True) if per_gpu_differs else None),
+        ("decode_per_gpu", lambda: metric_figure(given, "decode_tok_s", normalise=True) if per_gpu_differs else None),
     ]
-    if any(other.gpu_count != given.gpu_count for other in given.others) and given.gpu_count:
-        figures += [
-            ("ttft_per_gpu", lambda: metric_figure(given, "ttft_s", normalise=True)),
-            ("decode_per_gpu", lambda: metric_figure(given, "decode_tok_s", normalise=True)),
-        ]
     for name, draw in figures:
         with style.theme():
             if figure := draw():
                 drawn[name] = style.save(figure, out / name)
+            else:
+                for suffix in (".png", ".svg"):
+                    (out / f"{name}{suffix}").unlink(missing_ok=True)
     return drawn
 
 
@@ -291,12 +296,12 @@ def limits_figure(given: FigureInput) -> Figure | None:
 
 
 def amortisations(given: FigureInput) -> Iterator[tuple[int, float, float]]:
-    """Yield length, seconds of a cold and of a hot query with its answer, where both modes measured the length."""
+    """Yield length, seconds of a cold and of a hot query with its answer, where both were measured (cost.cold_row)."""
     cold = {row["length"]: row for row in given.of_mode("prefill")}
     for row in given.of_mode("reuse"):
-        times = [cost.query_s(one) for one in (cold.get(row["length"]), row) if one]
-        if len(times) == 2 and times[0] is not None and times[1] is not None:
-            yield row["length"], times[0], times[1]
+        cold_s, hot_s = cost.query_s(cost.cold_row(row, cold.get(row["length"]))), cost.query_s(row)
+        if cold_s is not None and hot_s is not None:
+            yield row["length"], cold_s, hot_s
 
 
 def amortisation_figure(given: FigureInput, most: int = 4) -> Figure | None:

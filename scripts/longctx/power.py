@@ -109,6 +109,7 @@ class PowerSampler:
     _stop: threading.Event = field(default_factory=threading.Event)
     _start_s: float = 0.0
     _end_s: float = 0.0
+    _first_token_s: float | None = None
 
     def __enter__(self) -> "PowerSampler":
         self._tool = next((tool for tool in TOOLS if shutil.which(tool.program)), None)
@@ -136,9 +137,14 @@ class PowerSampler:
         if self._thread:
             self._thread.join(POLL_TIMEOUT_S + 1)
 
+    def first_token(self) -> None:
+        """Note that the first token is here: what follows is the decode's energy. Later calls change nothing."""
+        self._first_token_s = self._first_token_s or time.monotonic()
+
     def energy(self) -> dict[str, float | None]:
-        """Return energy_j, power_mean_w and power_gap_s of the window, summed over GPUs; all None without a tool."""
-        nothing: dict[str, float | None] = dict.fromkeys(("energy_j", "power_mean_w", "power_gap_s"))
+        """Return energy_j, power_mean_w and power_gap_s of the window, and energy_decode_j of what followed the first
+        token, summed over GPUs; all None without a tool."""
+        nothing: dict[str, float | None] = dict.fromkeys(("energy_j", "energy_decode_j", "power_mean_w", "power_gap_s"))
         if self._tool is None or self._end_s <= self._start_s:
             return nothing
         window_s = self._end_s - self._start_s
@@ -147,7 +153,17 @@ class PowerSampler:
         if not curves or len(curves) < max(len(found), len(self.gpus or ())):
             return nothing | {"power_gap_s": window_s}
         joules = sum(curve[0] for curve in curves)
-        return {"energy_j": joules, "power_mean_w": joules / window_s, "power_gap_s": max(gap for _, gap in curves)}
+        return {
+            "energy_j": joules, "energy_decode_j": self._decode_j(), "power_mean_w": joules / window_s,
+            "power_gap_s": max(gap for _, gap in curves),
+        }  # fmt: skip
+
+    def _decode_j(self) -> float | None:
+        """Return the energy after the first token, None without one or without a sample of every GPU there."""
+        if self._first_token_s is None:
+            return None
+        found = [under(samples, self._first_token_s, self._end_s) for samples in self.samples.values()]
+        return sum(curve[0] for curve in found if curve) if all(found) else None
 
     def _popen(self, tool: Tool) -> "subprocess.Popen[str] | None":
         try:

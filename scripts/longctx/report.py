@@ -46,12 +46,13 @@ def to_markdown(given: ReportInput, folder: Path) -> str:
 
 def evidence(given: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
-    return [
+    ours = [
         details.two_clocks(given), details.prefill_limits(given), details.decode_limits(given),
         details.decode_check(given), details.fits(given),
         details.amortisation(given), details.costs(given), details.energy(given),
-        *(details.comparison(found) for found in given.comparisons), details.hosts(given),
     ]  # fmt: skip
+    others = [details.comparison(found) for found in given.comparisons]
+    return [*(views.labelled(table, given) for table in ours), *others, views.labelled(details.hosts(given), given)]
 
 
 def system(given: ReportInput) -> list[Table]:

@@ -83,11 +83,11 @@ class Session:
         """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
-        # What this host's GPUs draw is not the work of a server that somebody else started.
-        power = PowerSampler(server.gpu_numbers()) if server.kept else None
+        # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
+        power = PowerSampler(server.gpu_numbers) if server.gpu_numbers else None
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
-            answer = self._stream(prompt, new_tokens, before, shown, extra_body)
+            answer = self._stream(prompt, new_tokens, before, shown, extra_body, power)
         after = None
         if answer.status == "ok":
             made = answer.completion_tokens
@@ -127,6 +127,7 @@ class Session:
         before: metrics.Snapshot | None,
         on_sample: "_Journaled",
         extra_body: Mapping[str, Any] | None,
+        power: PowerSampler | None,
     ) -> client.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
@@ -140,6 +141,12 @@ class Session:
             watchdog=watchdog,
             on_sample=on_sample,
         )
+
+        def first_token(elapsed_s: float) -> None:
+            sampler.token_came(elapsed_s)
+            if power:
+                power.first_token()
+
         with sampler:
             return client.stream(
                 server.url,
@@ -149,7 +156,7 @@ class Session:
                 api_key=server.api_key,
                 alive=server.alive,
                 stalled=watchdog.stalled,
-                on_token=sampler.token_came,
+                on_token=first_token,
                 extra_body=extra_body,
             )
 

@@ -1,6 +1,6 @@
 """The campaign in sentences: how far it got, what must not be overlooked, and what the numbers say."""
 
-from longctx import style, summary
+from longctx import cost, style, summary
 from longctx.details import contract_entries, point_name
 from longctx.lengths import format_length
 from longctx.views import MODE_NAMES, ReportInput
@@ -75,12 +75,12 @@ def _growth(given: ReportInput) -> list[str]:
 
 
 def _hot(given: ReportInput) -> list[str]:
-    cold = {row["length"]: row["ttft_s_mean"] for row in given.of_mode("prefill")}
-    both = [row for row in given.of_mode("reuse") if row["ttft_s_mean"] and cold.get(row["length"])]
+    prefill = {row["length"]: row for row in given.of_mode("prefill")}
+    cold = [(row, cost.cold_row(row, prefill.get(row["length"]))["ttft_s_mean"]) for row in given.of_mode("reuse")]
+    both = [(row, before) for row, before in cold if row["ttft_s_mean"] and before]
     if not both:
         return []
-    row = both[-1]
-    before = cold[row["length"]]
+    row, before = both[-1]
     return [
         f"Behind a resident prefix of {format_length(row['length'])}: first token after"
         f" {style.human_seconds(row['ttft_s_mean'])} instead of {style.human_seconds(before)}"
@@ -97,7 +97,9 @@ def _limit(given: ReportInput) -> list[str]:
         parts.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
     if decoded:
         row = max(decoded, key=lambda row: row["length"])
-        parts.append(f"decode at {format_length(row['length'])} {row['decode_over_bound']:.0%} of memory bandwidth")
+        how = " with a filled KV cache" if row["mode"] == "decode_only" else ""
+        share = f"{row['decode_over_bound']:.0%} of memory bandwidth"
+        parts.append(f"decode at {format_length(row['length'])}{how} {share}")
     return [f"Of the hardware's limit: {', '.join(parts)}."] if parts else []
 
 

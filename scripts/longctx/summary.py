@@ -1,9 +1,10 @@
 """From rows to one summary row per mode and length, and the fits over lengths.
 
 Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own; a resumed one has
-no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident is not
-one), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its best attempt (ok,
-then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values behind each mean.
+no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident gives
+prefix_ttft_s_mean), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its
+best attempt (ok, then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values
+behind each mean.
 Nothing is dropped for being far off: outliers are counted.
 """
 
@@ -104,6 +105,10 @@ def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price
         "synthetic_weights": any(row.get("synthetic_weights") for row in rows) or None,
         "filled_kv": any(row.get("filled_kv") for row in rows) or None,
     }  # fmt: skip
+    if key[0] == "reuse":
+        summary["prefix_ttft_s_mean"] = stats.describe(
+            value(row, "ttft_s") for row in rows if row["role"] == "cold"
+        ).mean
     for field in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
         summary[field] = next((row[field] for row in [*sound, *rows] if row.get(field) is not None), None)
     for metric in METRICS:
@@ -137,15 +142,20 @@ def _add_bounds(summary: dict[str, Any], bound: Row) -> None:
 
 
 def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
-    """Add the mean energy of a request in J, and per token that it computed: prompt - cached + completion, J."""
-    per_token = []
+    """Add the mean energy of a request in J; per token that it computed (prompt - cached + output); and apart, per such
+    prompt token until the first token and per output token after it. A filled cache computed none of its prompt: what
+    was spent until its first token is nobody's."""
+    whole, prompt, output = [], [], []
     for row in rows:
-        tokens = row.get("completion_tokens") or 0
+        energy, decode, made = (row.get(name) for name in ("energy_j", "energy_decode_j", "completion_tokens"))
         if row["mode"] != "decode_only":
-            tokens += (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
-        per_token.append(_quotient(row.get("energy_j"), tokens))
+            computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
+            whole.append(_quotient(energy, computed + (made or 0)))
+            prompt.append(None if energy is None or decode is None else _quotient(energy - decode, computed))
+        output.append(_quotient(decode, made - 1 if made else None))
     summary["energy_j_mean"] = stats.describe(row.get("energy_j") for row in rows).mean
-    summary["energy_j_per_token"] = stats.describe(per_token).mean
+    for name, values in (("", whole), ("prompt_", prompt), ("output_", output)):
+        summary[f"energy_j_per_{name}token"] = stats.describe(values).mean
     summary["power_gap_s_mean"] = stats.describe(row.get("power_gap_s") for row in rows).mean
 
 

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from longctx.errors import DataError
 
 FORMAT_VERSION = 1
-
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 
@@ -54,7 +53,7 @@ MEASUREMENTS = _schema(
     chunks=_I, coalesced=_B, starved_s=_F, jit_events=_I,
     resumed_from=_I, external_hit_tokens=_I, resumed_ttft_s=_F, resumed_prefill_s=_F,
     stitched_prefill_s=_F, stitched_error_s=_F,
-    energy_j=_F, power_mean_w=_F, power_gap_s=_F,
+    energy_j=_F, energy_decode_j=_F, power_mean_w=_F, power_gap_s=_F,
     synthetic_weights=_B, filled_kv=_B,
     started_at=pa.timestamp("us", tz="UTC"),
     server_counters=_S, log_lines=pa.list_(_S),
@@ -90,9 +89,11 @@ def _stats(metric: str) -> dict[str, pa.DataType]:
 SUMMARY = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
-    cached_tokens_min=_I, ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
+    prefix_ttft_s_mean=_F, cached_tokens_min=_I,
+    ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
     usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, usd_per_mtok_out=_F, energy_j_mean=_F,
-    energy_j_per_token=_F, power_gap_s_mean=_F, reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
+    energy_j_per_token=_F, energy_j_per_prompt_token=_F, energy_j_per_output_token=_F, power_gap_s_mean=_F,
+    reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
     hosts=pa.list_(_S), gpu=_S, gpu_count=_I, max_new_tokens=_I,
 )  # fmt: skip
 # One row per fitted curve of a mode, over its lengths: `name` is ttft_power, ttft_power_long or decode_line.
@@ -106,7 +107,10 @@ COMPARISON = _schema(
     theirs_mean=_F, theirs_std=_F, theirs_n=_I, ratio=_F, ratio_low=_F, ratio_high=_F, p=_F, verdict=_S,
 )  # fmt: skip
 # Nullable columns that came later, by table: a file without them is as good, and reads as null.
-ADDED = ((MEASUREMENTS, "starved_s"), (PROGRESS, "role"))
+ADDED = (
+    (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
+    (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
+)  # fmt: skip
 
 
 def git_revision() -> str:

@@ -5,7 +5,7 @@ A view is a pure function of ReportInput; cells are finished text. A missing val
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,12 @@ def labels(given: ReportInput, *modes: str) -> list[str]:
     rows = [row for row in given.summary if not modes or row["mode"] in modes]
     found = [style.RANDOM_WEIGHTS] if any(row.get("synthetic_weights") for row in rows) else []
     return found + ([style.FILLED_KV] if any(row.get("filled_kv") for row in rows) else [])
+
+
+def labelled(table: Table, given: ReportInput) -> Table:
+    """Return `table` whose note says where its numbers are of random weights; filled caches are named in its rows."""
+    said = "Synthetic: random weights." if style.RANDOM_WEIGHTS in labels(given) else ""
+    return replace(table, note=f"{table.note} {said}".strip())
 
 
 def labels_sentence(given: ReportInput, *modes: str) -> str:

@@ -67,3 +67,10 @@ def test_other_runs_are_drawn_and_the_gate_follows_the_configuration(compared: P
     compared.configure(compare_threshold=20)
     assert compared.run("compare").code == 0
     assert len(compared.requests()) == 2, "nothing was measured for it"
+
+
+def test_a_comparison_with_nothing_is_refused_before_anything_is_measured(prepared: Pipeline) -> None:
+    done = prepared.run("compare")
+    assert done.code != 0
+    assert "config key compare: nothing to compare with" in done.output
+    assert prepared.requests() == []

@@ -1,9 +1,13 @@
 """Cost: hand-reckoned dollars, amortisation and the published share of an answer."""
 
+from pathlib import Path
+
 import makerows
 import pytest
-from longctx import cost, summary
+from longctx import cost, details, figures, story, summary
 from longctx.cost import Price
+from longctx.figures import FigureInput
+from longctx.views import ReportInput
 
 
 def test_a_node_hour_costs_its_gpus() -> None:
@@ -65,3 +69,23 @@ def test_summary_prices_each_mode_by_what_it_makes() -> None:
 def test_no_price_no_dollars() -> None:
     found = summary.summarise([makerows.row()], {})[0]
     assert {found[name] for name in found if name.startswith("usd")} == {None}
+
+
+def test_mode_reuse_alone_knows_what_its_prefix_cost(tmp_path: Path) -> None:
+    """At 64Mi a second prefill, only to compare with, would be 11 hours."""
+    length = 1 << 18
+    resident = makerows.row("prefill", length) | {"mode": "reuse", "recipe_hash": makerows.row("reuse")["recipe_hash"]}
+    rows = [resident, *(makerows.row("reuse", length, request_index=i) for i in (1, 2))]
+    (found,) = summary.summarise(rows, {})
+    assert (found["n"], found["ttft_s_mean"]) == (2, pytest.approx(makerows.hot_ttft_s(length)))
+    assert found["prefix_ttft_s_mean"] == pytest.approx(makerows.ttft_s(length))
+    given = ReportInput("reuse", rows, [found])
+    assert details.amortisation(given).rows[0][1].sort == pytest.approx(
+        makerows.ttft_s(length) + 127 / makerows.decode_tok_s(length)
+    )
+    assert any("instead of" in sentence for sentence in story.story(given))
+    assert "amortisation" in figures.draw_all(FigureInput([found]), tmp_path)
+    both = summary.summarise([*rows, makerows.row("prefill", length, ttft_s=100.0)], {})
+    assert next(figures.amortisations(FigureInput(both)))[1] > 100, "cold prompts where there are any"
+    failed = makerows.bad_row("timeout", mode="reuse", length=length, role="cold")
+    assert summary.summarise([failed], {})[0]["prefix_ttft_s_mean"] is None

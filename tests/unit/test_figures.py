@@ -206,6 +206,18 @@ def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
             assert one.read_bytes() == other.read_bytes(), one
 
 
+def test_a_figure_that_has_nothing_to_show_any_more_is_removed(tmp_path: Path) -> None:
+    published = compare.read_curve(PUBLISHED)
+    assert "decode_per_gpu" in figures.draw_all(given(others=[published]), tmp_path)
+    (tmp_path / "kv_footprint.png").write_bytes(b"the plan's own")
+    prefill = summary.summarise([makerows.row()], {})
+    assert set(figures.draw_all(given(prefill, others=[compare.Curve("unknown GPUs", ())]), tmp_path)) == {
+        "ttft",
+        "decode",
+    }
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["decode.png", "kv_footprint.png", "ttft.png"]
+
+
 def test_the_theme_changes_nothing_outside() -> None:
     before = dict(mpl.rcParams)
     with style.theme():

@@ -17,6 +17,7 @@ from longctx.views import ReportInput
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,22 @@ def test_synthetic_labels_stand_wherever_numbers_do(given: ReportInput) -> None:
     real = of([makerows.row(synthetic_weights=False)])
     assert "random weights" not in markdown(real)
     assert "filled" not in markdown(real)
+
+
+def test_every_table_of_numbers_says_what_is_not_real(given: ReportInput) -> None:
+    shown = [table for table in report.evidence(given) if table.rows]
+    assert len(shown) == 10
+    assert [table.title for table in shown if "andom weights" not in table.note] == []
+    assert "decode at 8Mi with a filled KV cache 50% of memory bandwidth" in " ".join(story.story(given))
+
+
+def test_a_comparison_names_both_systems_and_what_is_lost(given: ReportInput) -> None:
+    published = compare.read_curve(PUBLISHED)
+    rows = [makerows.row(length=1024), makerows.bad_row("server_died", length=1 << 20)]
+    found = compare.compare(compare.curve_of(summary.summarise(rows, {})), published)
+    table = details.comparison(found)
+    assert texts(table)[1] == ["1Mi", "cold prompt", "TTFT", "—", "18.44 ± 0.24", "—", "—", "no value here"]
+    assert "this run 1 × NVIDIA H200, random weights; the other 8 × AMD Instinct MI355X" in table.note
 
 
 def test_failures_and_doubts_have_reason_and_detail(given: ReportInput) -> None:

@@ -116,6 +116,22 @@ def test_host_facts_of_a_gpu_host(smi: Path) -> None:
     assert facts["cpu_count"] == os.cpu_count()
 
 
+def test_a_server_counts_the_gpus_that_it_computes_on(smi: Path) -> None:
+    assert environment.host_facts({}, ranks=1)["gpu_count"] == 1
+    assert environment.host_facts({}, ranks=2)["gpu_count"] == 2
+    assert environment.host_facts({}, ranks=16)["gpu_count"] == 16, "over several nodes"
+    assert environment.host_facts({"CUDA_VISIBLE_DEVICES": "GPU-8a1f"}, ranks=1)["gpu_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "numbers"),
+    [("", 1, (0,)), ("", 2, (0, 1)), ("1", 1, (1,)), ("1,0", 1, (1,)), ("1,0", 2, (1, 0)), ("", 3, ()),
+     ("GPU-8a1f", 1, ()), ("GPU-8a1f,GPU-77b0", 2, (0, 1))],
+)  # fmt: skip
+def test_which_gpus_a_server_computes_on(smi: Path, visible: str, ranks: int, numbers: tuple[int, ...]) -> None:
+    assert gpu.numbers_of({"CUDA_VISIBLE_DEVICES": visible}, ranks) == numbers
+
+
 def test_host_facts_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.shutil, "which", lambda name: None)
     facts = environment.host_facts()

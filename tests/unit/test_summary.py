@@ -180,8 +180,23 @@ def test_energy_per_token_counts_what_was_computed() -> None:
     )
     assert cold["energy_j_per_token"] == pytest.approx(1000 / (65536 + 128))
     assert hot["energy_j_per_token"] == pytest.approx(1000 / (64 + 128))
-    assert filled["energy_j_per_token"] == pytest.approx(1000 / 128)
+    assert filled["energy_j_per_token"] is None, "shipping ids and filling the cache is no decode"
     assert summary.summarise([row(energy_j=None)], {})[0]["energy_j_mean"] is None
+
+
+def test_energy_before_and_after_the_first_token_is_told_apart() -> None:
+    split = {"energy_j": 1000.0, "energy_decode_j": 127.0}
+    cold, hot, filled = (
+        summary.summarise([row(mode, 1 << 16, **split)], {})[0] for mode in ("prefill", "reuse", "decode_only")
+    )
+    assert cold["energy_j_per_prompt_token"] == pytest.approx(873 / 65536)
+    assert hot["energy_j_per_prompt_token"] == pytest.approx(873 / 64)
+    assert filled["energy_j_per_prompt_token"] is None
+    assert [one["energy_j_per_output_token"] for one in (cold, hot, filled)] == [pytest.approx(1.0)] * 3
+    one_token = summary.summarise([row(completion_tokens=1, **split)], {})[0]
+    assert one_token["energy_j_per_output_token"] is None
+    unsplit = summary.summarise([row(energy_decode_j=None)], {})[0]
+    assert unsplit["energy_j_per_prompt_token"] is None
 
 
 def test_fits_recover_the_truth() -> None:

@@ -99,6 +99,15 @@ def stream_for(length):
     return R / "corpus" / f"{longctx_config.format_length(chosen)}.parquet"
 
 
+def others_to_compare(wildcards):
+    """The runs of `compare`; without any, nothing is measured for a comparison that cannot be."""
+    if not CAMPAIGN.raw["compare"]:
+        raise WorkflowError(
+            "config key compare: nothing to compare with; list runs there (docs/compare.md)"
+        )
+    return CAMPAIGN.raw["compare"]
+
+
 def point_of(wildcards):
     """The point whose files have these wildcards."""
     return longctx_config.parse_point(f"{wildcards.length}/{wildcards.run}")

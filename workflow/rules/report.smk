@@ -40,7 +40,7 @@ rule compare:
     """Compare with the runs in `compare`; fails where a release gate should stay shut (docs/compare.md)."""
     input:
         summary=R / "summary.parquet",
-        others=CAMPAIGN.raw["compare"],
+        others=others_to_compare,
     output:
         R / "compare.parquet",
     log:

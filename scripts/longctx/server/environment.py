@@ -22,17 +22,18 @@ KEPT = re.compile(
 ROCM_VERSION = Path("/opt/rocm/.info/version")
 
 
-def host_facts(env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -> dict[str, Any]:
     """Return a value for each name of tables.HOST_FACTS, None where this host doesn't say it.
 
-    gpu_count: GPUs that a server with `env` sees; 0 where there are none.
+    gpu_count: GPUs that a server of `ranks` ranks computes on, however many more it sees; where its ranks are not
+    known, those that a server with `env` sees. 0 where there are none.
     """
     cards = gpu.visible_gpus(env)
     names = sorted({str(card["name"]) for card in cards if card["name"]})
     facts = {
         "host": platform.node(),
         "gpu": " + ".join(names) or None,
-        "gpu_count": len(cards),
+        "gpu_count": ranks if ranks and cards else len(cards),
         "gpu_driver": next((card["driver"] for card in cards if card["driver"]), None),
         "cuda_or_rocm": cuda_or_rocm() if cards else None,
         "cpu": cpu_name(),

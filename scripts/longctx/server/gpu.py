@@ -93,16 +93,29 @@ def _ask_rocm() -> list[dict[str, Any]]:
     return rocm(_run("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"))
 
 
-def visible_numbers(env: Mapping[str, str]) -> list[int] | None:
-    """Return the numbers of the GPUs that a server with `env` sees; None: all, or it does not say them by number."""
-    listed = next((env[name] for name in VISIBLE if env.get(name)), "")
-    return [int(part) for part in listed.split(",")] if re.fullmatch(r"\d+(,\d+)*", listed) else None
-
-
 def visible_gpus(env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Return the GPUs that a server with `env` (None: this process's) sees; all, where it doesn't say by number."""
-    wanted = visible_numbers(os.environ if env is None else env)
-    return [gpu for gpu in gpus() if wanted is None or gpu["index"] in wanted]
+    """Return the GPUs that a server with `env` sees, in its order (all, where it doesn't say by number)."""
+    listed, here = _listed(env), gpus()
+    if not re.fullmatch(r"\d+(,\d+)*", listed):
+        return here
+    wanted = [int(part) for part in listed.split(",")]
+    return sorted((gpu for gpu in here if gpu["index"] in wanted), key=lambda gpu: wanted.index(gpu["index"]))
+
+
+def numbers_of(env: Mapping[str, str], ranks: int) -> tuple[int, ...]:
+    """Return the numbers of the GPUs that a server of `ranks` ranks computes on: the first that it sees.
+
+    () where that is not known: named by UUID, or not all on this host.
+    """
+    seen = visible_gpus(env)
+    if len(seen) < ranks or (re.search(r"[^\d,]", _listed(env)) and len(seen) > ranks):
+        return ()
+    return tuple(gpu["index"] for gpu in seen[:ranks])
+
+
+def _listed(env: Mapping[str, str] | None) -> str:
+    environment = os.environ if env is None else env
+    return next((environment[name] for name in VISIBLE if environment.get(name)), "")
 
 
 def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:

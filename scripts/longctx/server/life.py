@@ -181,13 +181,20 @@ def _describe(recipe: Recipe, launch: Launch, kept: ownership.Kept, log: Log, po
         url=url,
         model=recipe.served_name,
         facts=said.server_facts(),
-        host_facts=environment.host_facts(launch.seen_env),
+        host_facts=environment.host_facts(launch.seen_env, recipe.ranks),
         contract=contracts.check(recipe, said),
         env_json=environment.environment_json(launch.seen_env),
         command=log.masked_words(launch.command),
         log=log,
         kept=kept,
+        gpu_numbers=_gpu_numbers(recipe, launch),
     )
+
+
+def _gpu_numbers(recipe: Recipe, launch: Launch) -> tuple[int, ...]:
+    """Return the GPUs that the server computes on; which ones a container was given is known only if it uses all."""
+    numbers = gpu.numbers_of(launch.seen_env, recipe.ranks)
+    return numbers if launch.server_env is None or len(numbers) == len(gpu.gpus()) else ()
 
 
 def _agreed(server: Server, contract: str) -> Server:

@@ -43,6 +43,11 @@ class Recipe:
     env: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def ranks(self) -> int:
+        """GPUs of the whole server; ranks that share one sequence's cache are among those of TP."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
 
 def command(recipe: Recipe, host: str, port: int) -> list[str]:
     """Return the arguments after `python -m vllm.entrypoints.openai.api_server`."""

@@ -1,13 +1,11 @@
 """A running server as the measurement sees it."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from longctx.server import gpu
 from longctx.server.facts import clean, telling
 from longctx.server.log import Log
 from longctx.server.ownership import Kept, exit_words
@@ -19,6 +17,7 @@ class Server:
     """A ready server. `url` has no path; `model` is the name for requests; facts by tables.SERVER_FACTS and HOST_FACTS.
 
     contract: entries {setting, asked, actual, source, ok}. An external server has neither log nor process of ours.
+    gpu_numbers: the GPUs of this host that it computes on, () where that is not known.
     """
 
     url: str
@@ -31,6 +30,7 @@ class Server:
     api_key: str | None = field(default=None, repr=False)
     log: Log | None = None
     kept: Kept | None = None
+    gpu_numbers: tuple[int, ...] = ()
 
     @property
     def pid(self) -> int | None:
@@ -69,10 +69,6 @@ class Server:
     def log_between(self, first: int, last: int) -> list[str]:
         """Return the log lines written between two offsets, without vLLM's prefixes."""
         return [clean(line) for line in self.log.between(first, last)] if self.log else []
-
-    def gpu_numbers(self) -> list[int] | None:
-        """Return the numbers of the GPUs that the server was given on this host; None: all, or it is not known."""
-        return gpu.visible_numbers(json.loads(self.env_json))
 
     def capacity_tokens(self) -> int | None:
         """Return how many tokens the KV cache holds by the server's own account, hybrid layers considered."""
