@@ -22,7 +22,7 @@ line = TerminalLine()
 with logged_to(Path(sys.argv[1])) as speak, Progress("x") as progress:
     speak("one")
     line.show("two")
-    line.finish("three")
+    line.finish()
     progress(1)
     print("to the pipe that is gone as well")
     sys.stdout.flush()
@@ -47,7 +47,7 @@ def test_a_full_disk_under_a_stream_is_passed_over_and_the_stream_stays() -> Non
     with contextlib.suppress(OSError), open("/dev/full", "w") as full:
         line = TerminalLine(full)
         line.show("something")
-        line.finish("done")
+        line.finish()
         assert os.readlink(f"/proc/self/fd/{full.fileno()}") == "/dev/full"
 
 
