@@ -7,7 +7,8 @@ The modules, by what they know; a group uses those above it:
     terminal, console, say             lines on a terminal and in a log
     tables, journal                    the Parquet tables and their format, one point's finished requests on disk
     modelfields, quantisation          a model's config.json, read strictly; bytes per weight
-    geometry, parts, hybrids, families what it says: KV bytes per token, states, parameters, FLOPs
+    geometry, parts                    layers and their parts: KV bytes per token, states, parameters, FLOPs
+    hybrids, families                  which of them each family of models has
     hardware, capacity, bounds         a GPU, how many tokens fit on it, what no server can beat on it
     stats, forecast, plan              statistics; how long a prefill will take, which lengths fit, hours
     tokenfile, tokens, corpus          ids on disk, any model's tokenizer, source trees as one stream
