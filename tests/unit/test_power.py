@@ -91,7 +91,7 @@ def test_streaming_tool_gives_the_sum_of_gpus(tmp_path: Path, monkeypatch: pytes
 
 def test_what_follows_the_first_token_is_the_decode_s_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs at 100 W until the first token at 6 s, and at 300 W until the end at 10 s."""
-    sampler = power.PowerSampler(_tool=power.TOOLS[0], _start_s=0.0, _end_s=10.0)
+    sampler = power.PowerSampler(gpus=None, _tool=power.TOOLS[0], _start_s=0.0, _end_s=10.0)
     assert sampler.energy()["energy_decode_j"] is None
     for gpu in (0, 1):
         sampler.samples[gpu] = [(t / 4, 100.0 if t < 24 else 300.0) for t in range(40)]
