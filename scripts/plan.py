@@ -15,7 +15,7 @@ from longctx.config import load
 from longctx.errors import LongctxError
 from longctx.geometry import KV_DTYPE_BYTES, Geometry, read_geometry
 from longctx.hardware import Hardware, Parallelism, load_hardware
-from longctx.lengths import ladder, parse_length
+from longctx.lengths import format_length, ladder, parse_length
 from longctx.plan import AITER_64BIT, Settings, hold_table, nodes_table, plan_campaign, splits
 
 
@@ -55,7 +55,7 @@ def parse_arguments() -> argparse.Namespace:
         "--measured", type=Path, help="summary.parquet of this campaign: its lengths improve the forecast"
     )
     parser.add_argument("--out", type=Path, help="write the rows as Parquet")
-    parser.add_argument("--text", type=Path, help="write what is printed")
+    parser.add_argument("--text", type=Path, help="write the text instead of printing it")
     parser.add_argument("--figure", type=Path, help="write Figure 1 as PNG and SVG")
     alone = parser.add_argument_group("with --model")
     alone.add_argument("--gpu", help="a name of resources/hardware/gpus.csv")
@@ -135,14 +135,23 @@ def text_of(plan: CampaignPlan, hold: int | None) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
+def fitting(plan: CampaignPlan) -> str:
+    """Return which lengths cannot fit, in a few words."""
+    too_long = sorted({row["length"] for row in plan.rows if row["fits"] is False})
+    return f"{', '.join(map(format_length, too_long))} cannot fit" if too_long else "all lengths may run"
+
+
 def main() -> None:
     args = parse_arguments()
     campaign = load(args.config_file) if args.config_file else None
     plan = plan_of(campaign, read_measured(args)) if campaign else standalone(args)
     text = text_of(plan, args.hold)
-    print(text, end="")
     if args.text:
         tables.write_atomic(args.text, text.encode())
+        hours = next(line for line in plantext.lengths_table(plan.rows) if line.startswith("campaign: "))
+        print(f"plan: {fitting(plan)}; {hours} ({args.text})", file=sys.stderr)
+    else:
+        print(text, end="")
     if args.out:
         labels = {"model": plan.geometry.name} | (campaign.labels if campaign else {})
         tables.write_rows(args.out, tables.PLAN, plan.rows, labels)

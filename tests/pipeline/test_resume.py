@@ -115,7 +115,7 @@ def test_rungs_are_climbed_short_first_and_their_passes_in_order(measured: Pipel
 
 def test_operational_settings_measure_nothing(measured: Pipeline) -> None:
     measured.configure(serve={"start_timeout_s": 77, "contract": "warn"}, measure={"stall_s": 55})
-    assert measured.summarise().jobs.keys() <= {"plan", "summary"}
+    assert measured.summarise().jobs.keys() <= {"make_plan", "summary"}
     assert lengths(measured) == [256, 512]
 
 
