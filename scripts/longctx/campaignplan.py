@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longctx.config import ROOT, Campaign, Point
+from longctx.errors import GeometryError
 from longctx.geometry import Geometry, read_geometry
 from longctx.hardware import Hardware, Parallelism, load_hardware
 from longctx.plan import Settings, plan_campaign
@@ -53,12 +54,18 @@ def plan_of(campaign: Campaign, measured: Mapping[int, float] | None = None) -> 
 
 
 def _geometry(campaign: Campaign) -> Geometry:
-    geometry = read_geometry(campaign.model_path, campaign.raw["model"]["revision"])
-    if campaign.raw["model"]["source"] != "synthetic":
-        return geometry
-    of = campaign.raw["model"]["geometry"]
-    name = read_geometry(ROOT / of).name if of else "a tiny Llama"
-    return replace(geometry, name=f"{name} (random weights)")
+    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
+    model = campaign.raw["model"]
+    of = model["geometry"]
+    if model["source"] == "synthetic":
+        name = read_geometry(ROOT / of).name if of else "a tiny Llama"
+        return replace(read_geometry(campaign.model_path), name=f"{name} (random weights)")
+    if of:
+        return read_geometry(ROOT / of)
+    try:
+        return read_geometry(campaign.model_path, model["revision"])
+    except GeometryError as error:
+        raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
 
 
 def _hardware(campaign: Campaign) -> Hardware | None:

@@ -50,8 +50,6 @@ def _check_sense(config: dict[str, Any]) -> None:
         raise ConfigError(
             "config key model.revision: missing; trust_remote_code runs the repository's code, so pin its commit"
         )
-    if model["source"] != "synthetic" and model["geometry"]:
-        raise ConfigError("config key model.geometry: only with source: synthetic; remove one of the two")
     if model["source"] == "synthetic" and model["weights"] == "real":
         raise ConfigError("config key model.weights: a synthetic model has no weights; write weights: dummy")
     _check_model_exists(model)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from busy import told
 from fakeserver import FakeServer
-from longctx import tables
+from longctx import tables, tokenfile
 from longctx.server.reaper import MASK
 from pipeline import Finished, Pipeline, copy, until
 
@@ -316,3 +317,19 @@ def test_a_vllm_without_the_connector_is_named_first_and_the_rest_is_measured(
     assert "has no DecodeBenchConnector" in row["detail"]
     assert prepared.measured("256/pass1") == [("cold", 0, "ok")]
     assert not list(prepared.results.rglob("decode_only*.server.log"))
+
+
+def test_a_bad_prompt_refuses_its_length_and_says_what_is_wrong(prepared: Pipeline) -> None:
+    path = prepared.results / "prompts" / "256.parquet"
+    ids, metadata = tokenfile.read_span(path, 0, 256), tokenfile.read_metadata(path)
+    with tokenfile.TokenFileWriter(path) as writer:
+        writer.metadata = dict(metadata)
+        writer.write(np.append(ids[:-1], np.uint32(3_000_000)))
+    done = prepared.run("results/summary.parquet")
+    assert done.code != 0
+    (row,) = rows_of(prepared, "256/pass1")
+    assert (row["status"], row["reason"], row.get("ttft_s")) == ("failed", "invalid_prompt", None)
+    assert "outside the vocabulary" in row["detail"]
+    assert row["detail"] in done.output
+    assert prepared.measured("512/pass1") == [("cold", 0, "ok")]
+    assert {length for length, _ in prepared.requests()} == {512}

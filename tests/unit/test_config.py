@@ -64,7 +64,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": {"source": "kimi"}}, "model.source: 'kimi' is neither 'synthetic', an existing folder nor a Hugging"),
     ({"model": {"source": "synthetic"}}, "model.weights: a synthetic model has no weights; write weights: dummy"),
     ({"model": SYNTHETIC | {"geometry": "no.json"}}, "model.geometry: the file no.json does not exist"),
-    ({"model": {"source": "a/b", "geometry": "x.json"}}, "model.geometry: only with source: synthetic"),
+    ({"model": {"source": "a/b", "geometry": "x.json"}}, "model.geometry: the file x.json does not exist"),
     ({"model": {"source": "a/b", "trust_remote_code": True}}, "model.revision: missing; trust_remote_code runs"),
     ({"launcher": "container"}, "container.image: missing; launcher: container needs an image"),
     ({"launcher": "external"}, "external.url: missing; launcher: external needs the server's address"),

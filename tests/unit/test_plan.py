@@ -12,6 +12,7 @@ import pytest
 from longctx import kvfigure, measure, plantext, tables
 from longctx.campaignplan import measured_ttft, plan_of
 from longctx.config import Point, from_dict
+from longctx.errors import GeometryError
 from longctx.geometry import MODELS_DIR, Geometry, read_geometry
 from longctx.hardware import Parallelism, load_hardware
 from longctx.plan import (
@@ -264,6 +265,17 @@ def test_a_pinned_revision_is_looked_up_in_the_cache(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
     plan = plan_of(from_dict(campaign(model={"source": "some/model", "revision": commit}, lengths=["1Ki"])))
     assert plan.geometry.parameters_total == LLAMA.parameters_total
+
+
+def test_a_model_that_the_plan_cannot_read_is_planned_from_a_file_that_it_can(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "brand_new"}))
+    model = {"source": str(tmp_path)}
+    with pytest.raises(
+        GeometryError, match=r"brand_new.*name a config\.json that the plan can read as model\.geometry"
+    ):
+        plan_of(from_dict(campaign(model=model)))
+    model["geometry"] = "resources/models/llama-3.1-8b.json"
+    assert plan_of(from_dict(campaign(model=model))).geometry.parameters_total == LLAMA.parameters_total
 
 
 def campaign(**changes: Any) -> dict[str, Any]:

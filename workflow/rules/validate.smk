@@ -3,7 +3,7 @@
 
 
 rule validate:
-    """Check one prompt; a bad one stops its length only."""
+    """Check one prompt; what is wrong with a bad one stays, and refuses its length when it is to be measured."""
     input:
         R / "prompts" / "{length}.parquet",
     output:
@@ -21,3 +21,4 @@ rule validate:
         " --length {wildcards.length}"
         " --out {output}"
         " 2> >(tee {log} >&2)"
+        " || test -s {output}"
