@@ -87,5 +87,5 @@ def interval(row: compare.Compared) -> str:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except LongctxError as error:
+    except (LongctxError, OSError) as error:
         sys.exit(f"error: {error}")

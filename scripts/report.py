@@ -63,5 +63,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except LongctxError as error:
+    except (LongctxError, OSError) as error:
         sys.exit(f"error: {error}")
