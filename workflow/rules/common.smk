@@ -60,6 +60,7 @@ localrules:
     validate,
     image,
     plan,
+    make_plan,
     summary,
     length,
     figures,

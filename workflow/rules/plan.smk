@@ -8,7 +8,6 @@ rule plan:
         R / "plan.txt",
     log:
         R / "logs" / "plan_shown.log",
-    localrule: True
     conda:
         "../../envs/pipeline.yaml"
     shell:
