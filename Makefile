@@ -8,8 +8,12 @@ BIN := .venv/bin
 sweep: setup
 	$(BIN)/snakemake --cores 1
 
+# Two at a time where tests mostly wait; containers, SLURM and vLLM need the machine to themselves. Both parts always run.
 test: setup .venv/dev.done
-	$(BIN)/python -m pytest tests
+	failed=0; \
+	$(BIN)/python -m pytest tests/unit tests/pipeline --numprocesses 2 || failed=1; \
+	$(BIN)/python -m pytest tests/container tests/serving tests/slurm || failed=1; \
+	exit $$failed
 
 setup: .venv/done .venv-vllm/done
 
