@@ -1,4 +1,4 @@
-"""Configurations as models are released with them: sizes against the reference classes and the model cards."""
+"""Configurations in the form that models are released with: sizes against the reference classes and the model cards."""
 
 import json
 from collections.abc import Iterator
