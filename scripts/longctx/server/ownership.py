@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Kept:
             self._reaper.stdout.close()
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
-        memory = _memory(self.record_path, self._owner_id)
+        memory = _memory(self.record_path, reaper.marked(self._owner_id))
         left = end_marked(self._owner_id, self._stop_commands if self.record_path.exists() else [])
         reaper.free_shared_memory(memory)
         if not left:
@@ -188,9 +189,9 @@ def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
     return sorted(reaper.marked(owner_id))
 
 
-def _memory(record_path: Path, owner_id: str) -> dict[str, list[int]]:
-    """Return the shared memory of a server whose reaper is gone: what it had recorded and what is mapped now."""
-    found = reaper.shared_memory(reaper.marked(owner_id))
+def _memory(record_path: Path, pids: Iterable[int]) -> dict[str, list[int]]:
+    """Return the shared memory of a server whose reaper is gone: what it had recorded and what `pids` map now."""
+    found = reaper.shared_memory(pids)
     with contextlib.suppress(OSError, ValueError):
         found |= json.loads(record_path.read_text()).get("shared_memory", {})
     return found
@@ -208,7 +209,7 @@ def _end(record: dict[str, Any], path: Path) -> str:
     if not path.exists():
         return ""
     found = reaper.marked(record["id"])
-    memory = _memory(path, record["id"])
+    memory = _memory(path, found)
     if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
         reaper.send(record["pid"], record["start"], signal.SIGTERM)
         found[record["pid"]] = record["start"]
