@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from longctx import style
@@ -40,7 +42,9 @@ def draw(
     lines = _lines(geometry, hardware, parallelism, settings, max(lengths))
     ladder = _ladder(geometry, lengths, min(size for _, size, _, _ in lines))
     with style.theme():
-        figure, axes = style.new(f"KV cache of {geometry.name}", f"one sequence · {where}", height=5.0)
+        figure, axes = style.new(
+            "KV cache of one sequence against context length", f"{geometry.name} · {where}", height=5.0
+        )
         for kv_dtype, label, color in CURVES:
             kv_bytes = [geometry.kv_bytes(n, kv_dtype) for n in ladder]
             axes.plot(ladder, kv_bytes, color=color, label=f"KV cache, {label}", zorder=3)
@@ -49,8 +53,8 @@ def draw(
             axes.axhline(size, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
             _line_label(axes, geometry, ladder, label, size, under=above < 1.6 * size)
             above = size
-        _operating_point(axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
         _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
+        _operating_point(figure, axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
         if synthetic_weights:
             style.mark_synthetic(axes)
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
@@ -116,20 +120,32 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     )  # fmt: skip
 
 
-def _operating_point(axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float) -> None:
+def _operating_point(
+    figure: Figure, axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float
+) -> None:
+    """Mark the longest length, and name it where no line's name stands."""
     size = geometry.kv_bytes(longest, settings.kv_dtype)
     if not size:
         return
-    upwards = highest_line > 30 * size
-    down = -44 if geometry.kv_dtype_bytes(settings.kv_dtype) == 1 else -80
     axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
-    axes.annotate(
+    upwards, named = highest_line > 30 * size, list(axes.texts)
+    note = axes.annotate(
         f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}", (longest, size),
-        (34, 56 if upwards else down), textcoords="offset points", ha="right", va="bottom" if upwards else "top",
+        (0, 0), textcoords="offset points", ha="right", va="bottom" if upwards else "top",
         fontsize=8.5, fontweight="bold", zorder=5,
         arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
         bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
     )  # fmt: skip
+    for distance in (56, 88, 120) if upwards else (-44, -80, -116):
+        note.xyann = (34, distance)
+        figure.draw_without_rendering()
+        if not any(overlap(note, other) for other in named):
+            break
+
+
+def overlap(one: Text, other: Text) -> bool:
+    """Whether two texts of a drawn figure cover each other, their arrows left out."""
+    return bool(Text.get_window_extent(one).overlaps(Text.get_window_extent(other)))
 
 
 def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: Geometry) -> None:

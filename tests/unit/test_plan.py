@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from longctx import kvfigure, measure, plantext, tables
+from longctx import kvfigure, measure, plantext, style, tables
 from longctx.campaignplan import measured_ttft, plan_of
 from longctx.config import Point, from_dict
 from longctx.errors import GeometryError
@@ -227,6 +227,20 @@ def test_figure_1_is_written(tmp_path: Path, hardware: Any) -> None:
     paths = kvfigure.draw(KIMI, hardware, split, settings, [1024, 65536], tmp_path / "kv", synthetic_weights=True)
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert all(path.stat().st_size > 5000 for path in paths)
+
+
+@pytest.mark.parametrize("longest", [MI // 16, MI, 8 * MI])
+def test_the_name_of_the_operating_point_hides_no_line_s_name(
+    longest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: drawn.append(figure))
+    kvfigure.draw(KIMI, H200, Parallelism(), PUBLISHED, [1024, longest], tmp_path / "kv")
+    drawn[0].draw_without_rendering()
+    *names, point = drawn[0].axes[0].texts
+    assert point.get_text().startswith("operating point")
+    assert len(names) == 5, "the subtitle and four lines"
+    assert not [name.get_text() for name in names if kvfigure.overlap(point, name)]
 
 
 def test_a_model_without_a_growing_cache_has_a_figure_and_windows_are_named(tmp_path: Path) -> None:
