@@ -21,7 +21,7 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
     with Progress(f"validate {format_length(args.length)}", args.length) as progress:
-        vocab_size = args.model_vocab_size or model_vocab_size(args.tokenizer)
+        vocab_size = args.model_vocab_size or model_vocab_size(args.tokenizer, args.revision)
         row = validate(args.prompt, tokenizer, args.length, vocab_size, progress)
         progress(args.length)
     write_rows(args.out, VALIDATION, [row])

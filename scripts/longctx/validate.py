@@ -55,10 +55,10 @@ def validate(
     return row | {"ok": detail is None, "detail": detail}
 
 
-def model_vocab_size(source: str) -> int | None:
+def model_vocab_size(source: str, revision: str | None = None) -> int | None:
     """Return how many ids the embedding of a model (folder or hub id) has, None where its config.json is not known."""
     try:
-        return read_geometry(source).vocab_size
+        return read_geometry(source, revision).vocab_size
     except GeometryError:
         return None
 
