@@ -19,7 +19,14 @@ from typing import Any
 import httpcore
 
 from longctx.body import Body, Prompt, as_prompt
-from longctx.connection import CONNECT_TIMEOUT_S, Failure, Watch, WatchedBackend, run_delay_s
+from longctx.connection import (
+    CONNECT_TIMEOUT_S,
+    ENGINE_DEATH_GRACE_S,
+    Failure,
+    Watch,
+    WatchedBackend,
+    run_delay_s,
+)
 from longctx.rates import Chunk
 from longctx.received import Received, body_message
 from longctx.redact import redact
@@ -111,7 +118,7 @@ class _Request:
             _judge(received, body.count, max_new_tokens, ignore_eos)
         except Failure as failure:
             reason, detail = failure.reason, redact(str(failure), self.api_key)
-            if reason == "error_event" and _DEAD_ENGINE.search(detail) and self.watch.died():
+            if reason == "error_event" and _DEAD_ENGINE.search(detail) and self.watch.died(ENGINE_DEATH_GRACE_S):
                 reason = "server_died"
         end = time.perf_counter()
         started_at = self.watch.started_at

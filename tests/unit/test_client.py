@@ -31,6 +31,7 @@ STREAMS = Path(__file__).parents[1] / "data" / "streams"
 def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "POLL_S", 0.05)
     monkeypatch.setattr(connection, "DEATH_GRACE_S", 0.3)
+    monkeypatch.setattr(client, "ENGINE_DEATH_GRACE_S", 1.5)
 
 
 def ask(url: str, ids: np.ndarray = IDS, max_new_tokens: int = 16, **options: Any) -> Answer:
@@ -462,6 +463,20 @@ def test_a_dead_engine_is_a_dead_server() -> None:
     with FakeServer(plan) as server:
         assert ask(server.url, alive=lambda: not server.truth).reason == "server_died"
         assert ask(server.url, alive=lambda: True).reason == "error_event"
+
+
+def test_a_dead_engine_s_server_may_take_long_to_end() -> None:
+    """As on a GPU: the answer says that the engine is dead, and its server frees memory for seconds before it ends."""
+    plan = {"error_after": 0, "error_message": "EngineCore encountered an issue. See stack trace (above)"}
+    ends: list[float] = []
+
+    def alive() -> bool:
+        if server.truth and not ends:
+            ends.append(time.monotonic() + 3 * connection.DEATH_GRACE_S)
+        return not ends or time.monotonic() < ends[0]
+
+    with FakeServer(plan) as server:
+        assert ask(server.url, alive=alive).reason == "server_died"
 
 
 def test_refused_by_a_dead_server() -> None:
