@@ -61,7 +61,7 @@ def verdict(seen: Observation) -> Verdict:
 
 
 def _doubts(seen: Observation) -> Iterator[tuple[str, str]]:
-    if seen.jit_lines:
+    if seen.jit_lines and not _resumed(seen):
         yield "jit", f"compiled inside the measured window: {seen.jit_lines[0].strip()[:200]}"
     if abs(seen.answer.wall_jump_s or 0.0) > CLOCK_JUMP_S:
         yield "clock_jump", f"the wall clock moved {seen.answer.wall_jump_s:+.1f} s against the monotonic clock"
@@ -137,8 +137,8 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
         if not cached:
             yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
     elif seen.role in ("cold", "repeat"):
-        if cached and seen.checkpoint_tokens is not None:
-            yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
+        if _resumed(seen):
+            yield "resumed", f"prefill took {cached} tokens back from a checkpoint{_compiled(seen)}"
         elif seen.checkpoint_tokens and not cached:
             yield (
                 "no_external_hits",
@@ -148,6 +148,18 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
             yield "cached", f"{cached} of {seen.expected_tokens} tokens came from the cache"
         elif cached is None and seen.caching is not False:
             yield "cold_unproven", "the server does not say whether it caches prefixes or how many tokens it took"
+
+
+def _resumed(seen: Observation) -> bool:
+    return seen.role in ("cold", "repeat") and seen.checkpoint_tokens is not None and bool(cached_tokens(seen))
+
+
+def _compiled(seen: Observation) -> str:
+    """Say what compilation did to a resumed prefill, whose time is a bound anyway: no reason to begin hours anew."""
+    if not seen.jit_lines:
+        return ""
+    line = seen.jit_lines[0].strip()[:200]
+    return f"; compiled meanwhile, so its time is longer by that and decode is null: {line}"
 
 
 def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:
@@ -193,6 +205,8 @@ def measured_values(seen: Observation, judged: Verdict) -> dict[str, Any]:
         "decode_source": source if rate else None,
         **_itl(answer),
     }
+    if seen.jit_lines:
+        values = dict.fromkeys(values)  # a resumed prefill keeps its time, nobody knows where the compiling fell
     if seen.role != "decode_only":
         cold = "resumed" not in judged.reasons
         values["queue_s"] = window.queue_s

@@ -257,6 +257,20 @@ def test_a_resumed_prefill_is_no_cold_one() -> None:
     assert values["decode_tok_s"] == pytest.approx(10.0)
 
 
+def test_a_resumed_prefill_is_not_begun_anew_for_a_compiled_kernel() -> None:
+    """Seen on one H200: the kernel that clears blocks compiled once more in a continued 512Ki prefill."""
+    line = "Triton kernel JIT compilation during inference: _zero_kv_blocks_kernel"
+    found, values = judged({"cached_tokens": 3072}, checkpoint_tokens=3100, caching=True, jit_lines=[line])
+    assert (found.status, found.reasons) == ("ok", ("resumed",))
+    assert found.detail is not None
+    assert line in found.detail
+    assert values["resumed_prefill_s"] == PREFILL_S
+    assert "prefill_s" not in values
+    rates = ("decode_tok_s", "decode_client_tok_s", "decode_source", "itl_p50_s", "itl_max_s")
+    assert [values[name] for name in rates] == [None] * len(rates)
+    assert judged({"cached_tokens": 0}, checkpoint_tokens=3100, jit_lines=[line])[0].status == "doubtful"
+
+
 def test_reading_a_checkpoint_is_no_clock_disagreement() -> None:
     slow = {"cached_tokens": 3072, "ttft_s": 60.0}
     assert judged(slow, checkpoint_tokens=3100)[0].reasons == ("resumed",)
