@@ -42,7 +42,7 @@ def alerts(given: ReportInput) -> list[str]:
 
 def story(given: ReportInput) -> list[str]:
     """Return the campaign in a few sentences: how far it got, how it grows, what fits, what limits."""
-    found = [*_longest(given), *_growth(given), *_hot(given), *_limit(given), *_fits(given)]
+    found = [*_longest(given), *_stitched(given), *_growth(given), *_hot(given), *_limit(given), *_fits(given)]
     return found or ["Nothing has been measured yet."]
 
 
@@ -61,6 +61,18 @@ def _longest(given: ReportInput) -> list[str]:
             f"Decode at {format_length(row['length'])} with a filled KV cache: {row['decode_tok_s_mean']:.1f} tokens/s."
         )
     return found
+
+
+def _stitched(given: ReportInput) -> list[str]:
+    rows = [row for row in given.rows if row.get("stitched_prefill_s") is not None]
+    if not rows:
+        return []
+    row = max(rows, key=lambda row: row["length"])
+    return [
+        f"{format_length(row['length'])}, cold: interrupted, and continued from token {row['resumed_from']:,} of a"
+        f" checkpoint; the prefill put together takes {style.human_seconds(row['stitched_prefill_s'])}"
+        f" ± {style.human_seconds(row['stitched_error_s'])}."
+    ]
 
 
 def _growth(given: ReportInput) -> list[str]:

@@ -89,6 +89,17 @@ def test_story_tells_how_far_it_got(given: ReportInput) -> None:
     assert story.story(of([], {("prefill", 1024): 1})) == ["Nothing has been measured yet."]
 
 
+def test_the_story_tells_a_continued_prefill_s_time() -> None:
+    continued = {"resumed_from": 256_768, "stitched_prefill_s": 34.25, "stitched_error_s": 1.01, "ttft_s": None}
+    unknown = {"resumed_from": 64, "stitched_prefill_s": None, "stitched_error_s": None, "ttft_s": None}
+    rows = [makerows.row(length=n, reasons=["resumed"], **more) for n, more in ((2**19, continued), (2**20, unknown))]
+    told = [sentence for sentence in story.story(of(rows)) if "continued" in sentence]
+    assert told == [
+        "512Ki, cold: interrupted, and continued from token 256,768 of a checkpoint; the prefill put together takes"
+        " 34.2 s ± 1.01 s."
+    ]
+
+
 def test_synthetic_labels_stand_wherever_numbers_do(given: ReportInput) -> None:
     text = markdown(given)
     assert text.count("random weights") >= 3 + len(given.figures)
