@@ -27,7 +27,7 @@ The modules, by what they know; a group uses those above it:
     warmup, kvlimit, outlook, request  proven warm-up, what did not fit, the forecast, one request as a row
     owner, measure                     whose job a measurement is, and the protocol
     resume                             what a run sets right before it starts
-    cost, compare, summary             dollars, two runs side by side, a row per length
+    cost, limits, compare, summary     dollars, what others' hardware allows, two runs side by side, a row per length
     gather                             everything that a campaign has on disk
     figures                            every figure but Figure 1
     views, details, story              what the reports say, as tables and sentences

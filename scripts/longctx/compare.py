@@ -2,7 +2,8 @@
 
 A curve comes from another run's summary (Parquet or CSV) or from a published table (CSV): columns prompt_tokens,
 ttft_s_mean (or ttft_client_s), decode_tok_s_mean (or decode_tok_s), optionally mode, n, ttft_s_std, decode_tok_s_std;
-'#' lines are comments, of which `# name: …`, `# gpu: …`, `# gpu_count: …`, `# n: …` and `# weights: random` are read.
+'#' lines are comments, of which `# name: …`, `# gpu: …`, `# gpu_count: …`, `# n: …`, `# weights: random` and those of
+limits.NOTES are read.
 
 Verdicts: `slower` and `faster` are beyond the threshold and significant among all comparisons of the two runs (`same`:
 within the threshold; `noise`: beyond it, but the interval holds 1; `unproven`: beyond it without a spread to test, or
@@ -17,14 +18,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from longctx import stats, tables
+from longctx import limits, stats, tables
 from longctx.errors import DataError
 from longctx.lengths import format_length
+from longctx.limits import Limit
 from longctx.stats import Description, Ratio
 
 PUBLISHED_COLUMNS = ("prompt_tokens", "ttft_s_mean", "decode_tok_s_mean")
 ALIASES = {"ttft_client_s": "ttft_s_mean", "decode_tok_s": "decode_tok_s_mean"}
-NOTES = ("name", "gpu", "gpu_count", "n", "weights")
+NOTES = ("name", "gpu", "gpu_count", "n", "weights", *limits.NOTES)
+NUMBERS = ("length", "prompt_tokens", "n", "gpu_count", "ttft_bound_s", "decode_bound_tok_s")
 METRICS = {"ttft_s": "TTFT", "decode_tok_s": "decode"}
 ACCEPTED = "a run's summary.parquet, its summary.csv or a published .csv"
 
@@ -45,7 +48,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run as others see it; `gpu_count` GPUs made one measured system."""
+    """A run as others see it; `gpu_count` GPUs made one measured system, whose `limits` go by prompt length."""
 
     name: str
     points: tuple[CurvePoint, ...]
@@ -53,6 +56,7 @@ class Curve:
     gpu_count: int | None = None
     synthetic_weights: bool = False
     source: str = ""
+    limits: Mapping[int, Limit] = field(default_factory=dict)
 
     def of_mode(self, mode: str) -> dict[int, CurvePoint]:
         return {point.length: point for point in self.points if point.mode == mode}
@@ -117,7 +121,7 @@ def curve_of(summary: Iterable[Mapping[str, Any]], name: str = "this run", sourc
         first[key] = next((row[key] for row in rows if row.get(key) is not None), None)
     return Curve(
         name, tuple(points), first["gpu"], first["gpu_count"] and int(first["gpu_count"]),
-        any(row.get("synthetic_weights") for row in rows), source,
+        any(row.get("synthetic_weights") for row in rows), source, limits.of_summary(rows),
     )  # fmt: skip
 
 
@@ -150,9 +154,11 @@ def read_curve(path: Path | str) -> Curve:
     if missing := [name for name in PUBLISHED_COLUMNS if name not in columns]:
         raise DataError(f"{path}: columns missing for a comparison: {', '.join(missing)}")
     count = notes.get("gpu_count", "")
+    points = tuple(_published(row, notes.get("n"), path) for row in rows)
     return Curve(
-        notes.get("name", path.stem), tuple(_published(row, notes.get("n"), path) for row in rows),
-        notes.get("gpu"), int(count) if count.isdigit() else None, notes.get("weights") == "random", str(path),
+        notes.get("name", path.stem), points, notes.get("gpu"), int(count) if count.isdigit() else None,
+        notes.get("weights") == "random", str(path),
+        limits.of_system(notes, sorted({point.length for point in points}), path),
     )  # fmt: skip
 
 
@@ -175,7 +181,7 @@ def _numbers(row: Mapping[str, str], path: Path) -> dict[str, Any]:
     for key, text in row.items():
         if key in ("synthetic_weights", "filled_kv"):
             found[key] = text == "True"
-        elif key.endswith(("_mean", "_std", "_n")) or key in ("length", "prompt_tokens", "n", "gpu_count"):
+        elif key.endswith(("_mean", "_std", "_n")) or key in NUMBERS:
             found[key] = _number(text, key, path) if text.strip() else None
         else:
             found[key] = text or None

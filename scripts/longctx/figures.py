@@ -47,6 +47,7 @@ LOOK = {
     "prefill": Look("cold prompt", style.BLUE, "o", 5.0),
 }
 OTHERS = ((style.PURPLE, "^"), (style.ORANGE, "v"), (style.SKY, "P"), (style.MUTED, "X"))
+SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
 METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
 
 
@@ -112,9 +113,9 @@ def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -
         rows = given.of_mode(mode)
         if mode != "decode_only" or metric != "ttft_s":
             lengths |= _draw_mode(axes, given, rows, mode, metric, normalise)
-    for (colour, marker), other in zip(OTHERS * len(given.others), given.others, strict=False):
+    for other, colour, marker in _looks(given.others):
         lengths |= _draw_other(axes, other, metric, normalise, colour, marker)
-    _draw_bound(axes, given, metric, (given.gpu_count or 1) if normalise else 1)
+    _draw_bounds(axes, given, metric, normalise)
     if not normalise:
         _draw_fit(axes, given, metric)
         _mark_late(axes, given, metric)
@@ -153,20 +154,31 @@ def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look
         axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
 
 
-def _draw_bound(axes: Axes, given: FigureInput, metric: str, gpus: int) -> None:
-    """Draw the hardware's limit, dashed: the least TTFT, or the most decode throughput."""
+def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
+    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
     field = "ttft_bound_s" if metric == "ttft_s" else "decode_bound_tok_s"
-    factor = gpus if metric == "ttft_s" else 1 / gpus
-    bounds = {row["length"]: row[field] * factor for row in given.summary if row.get(field)}
+    ours = {row["length"]: row[field] for row in given.summary if row.get(field)}
+    label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
+    _draw_bound(axes, ours, metric, given.gpu_count if normalise else None, label, style.MUTED)
+    for other, colour, _ in _looks(given.others):
+        theirs = {n: value for n, limit in other.limits.items() if (value := getattr(limit, metric))}
+        if normalise and not other.gpu_count:
+            continue
+        if not any(n in ours and abs(value / ours[n] - 1) < SAME_LIMIT for n, value in theirs.items()):
+            gpus = other.gpu_count if normalise else None
+            _draw_bound(axes, theirs, metric, gpus, f"limit of {other.name}", colour)
+
+
+def _draw_bound(
+    axes: Axes, bounds: Mapping[int, float], metric: str, gpus: int | None, label: str, colour: str
+) -> None:
+    factor = (gpus or 1) if metric == "ttft_s" else 1 / (gpus or 1)
     if bounds:
-        label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
         x = sorted(bounds)
-        y = [bounds[n] for n in x]
+        y = [bounds[n] * factor for n in x]
         # A line through one point shows nothing.
         marker = "_" if len(x) == 1 else ""
-        axes.plot(
-            x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=style.MUTED, label=label, zorder=2
-        )  # fmt: skip
+        axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
 
 
 def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
@@ -274,25 +286,44 @@ def limits_figure(given: FigureInput) -> Figure | None:
         (Look("decode: measured / bandwidth bound", style.ORANGE, "^"), "prefill", "decode_over_bound"),
         (Look("prefill: bound / measured TTFT (MFU)", style.BLUE, "o"), "prefill", "ttft_over_bound"),
     ]
-    figure, axes = style.new("Distance to the hardware's limit", given.subtitle)
-    lengths, top = set[int](), 1.0
+    ours = []
     for look, mode, field in series:
-        points = [(row["length"], row[field]) for row in given.of_mode(mode) if row.get(field)]
-        if points:
-            x, y = zip(*points, strict=True)
-            shares = [1 / value if field == "ttft_over_bound" else value for value in y]
-            axes.plot(x, shares, label=look.label, **look.options)
-            lengths, top = lengths | set(x), max(top, *shares)
-    if not lengths:
+        shares = {row["length"]: row[field] for row in given.of_mode(mode) if row.get(field)}
+        if shares:
+            ours.append((look, {n: 1 / v if field == "ttft_over_bound" else v for n, v in shares.items()}))
+    if not ours:
         return None
+    # The legend is read from the last drawn: ours, then the others.
+    drawn = [*(pair for other in reversed(_looks(given.others)) for pair in _shares(*other)), *ours]
+    figure, axes = style.new("Distance to the hardware's limit", given.subtitle)
+    for look, shares in drawn:
+        axes.plot(list(shares), list(shares.values()), label=look.label, **look.options)
     axes.axhline(1.0, linestyle=(0, (5, 3)), linewidth=1.2, color=style.MUTED)
-    style.length_axis(axes, sorted(lengths))
-    axes.set_ylim(0, top * 1.06)
+    style.length_axis(axes, sorted({length for _, shares in drawn for length in shares}))
+    axes.set_ylim(0, 1.06 * max(1.0, *(max(shares.values()) for _, shares in drawn)))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylabel("Share of the limit")
-    axes.legend(loc="best", reverse=True)
+    # Opaque: with many series it may lie over the line at 100 %.
+    axes.legend(loc="best", reverse=True, frameon=True, framealpha=0.9, edgecolor="none", facecolor=style.PAPER)
     style.mark_synthetic(axes, given.labels(*LOOK))
     return figure
+
+
+def _looks(others: Sequence[Curve]) -> list[tuple[Curve, str, str]]:
+    """Give each other run its colour and marker."""
+    return [(other, *look) for look, other in zip(OTHERS * len(others), others, strict=False)]
+
+
+def _shares(other: Curve, colour: str, marker: str) -> Iterator[tuple[Look, dict[int, float]]]:
+    """Yield the shares of its own limits that another run's cold prompts reached, by prompt length."""
+    for metric, what, shape in (("decode_tok_s", "decode", marker), ("ttft_s", "prefill", "o")):
+        shares = {}
+        for length, point in sorted(other.of_mode("prefill").items()):
+            mean, limit = getattr(point, metric).mean, getattr(other.limits.get(length), metric, None)
+            if mean and limit:
+                shares[length] = mean / limit if metric == "decode_tok_s" else limit / mean
+        if shares:
+            yield Look(f"{other.name}: {what}", colour, shape, hollow=True), shares
 
 
 def amortisations(given: FigureInput) -> Iterator[tuple[int, float, float]]:

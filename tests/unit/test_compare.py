@@ -7,7 +7,7 @@ from typing import Any
 
 import makerows
 import pytest
-from longctx import compare, summary, tables
+from longctx import compare, forecast, summary, tables
 from longctx.compare import Curve, CurvePoint
 from longctx.errors import DataError
 from longctx.stats import Description
@@ -24,6 +24,29 @@ def curve(ttft: float, std: float | None = 0.01, n: int = 3, decode: float = 100
 
 def verdicts(ours: Curve, theirs: Curve, **options: Any) -> dict[str, str]:
     return {row.metric: row.verdict for row in compare.compare(ours, theirs, **options).rows}
+
+
+SYSTEM = """# model: kimi-linear-48b-a3b
+# hardware: {hardware}
+# tensor_parallel_size: {tensor}
+# kv_cache_dtype: fp8
+prompt_tokens,ttft_s_mean,decode_tok_s_mean
+1024,1,3
+"""
+
+
+def test_a_published_system_s_limits_are_the_planner_s() -> None:
+    found = compare.read_curve(PUBLISHED).limits
+    curve = next(curve for curve in forecast.reference_curves() if curve.name == PUBLISHED.stem)
+    assert list(found) == [1 << power for power in range(10, 27)], "doublings between the printed lengths too"
+    assert {n: limit.ttft_s for n, limit in found.items()} == {n: curve.bound(n) for n in found}
+    assert found[1 << 26].decode_tok_s == pytest.approx(29.5, abs=0.05), "docs/plan.md"
+
+
+def test_a_table_that_does_not_tell_its_system_has_no_limits(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(SYSTEM.format(hardware="MI355X", tensor=8).replace("# model", "# models"))
+    assert compare.read_curve(path).limits == {}
 
 
 def test_published_table_is_read_with_its_notes() -> None:
@@ -44,12 +67,17 @@ def test_probe_with_modes_and_other_column_names_is_read() -> None:
 
 
 def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
-    rows = summary.summarise(makerows.campaign(), makerows.expected())
+    rows = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
     folder = tmp_path / "june"
     tables.write_rows(folder / "summary.parquet", tables.SUMMARY, rows)
     summary.write_csv(folder / "summary.csv", rows)
     one, other = compare.read_curve(folder / "summary.parquet"), compare.read_curve(folder / "summary.csv")
     assert one.points == other.points
+    assert one.limits == other.limits
+    assert {length: limit.ttft_s for length, limit in one.limits.items() if limit.ttft_s} == {
+        row["length"]: row["ttft_bound_s"] for row in rows if row["ttft_bound_s"]
+    }
+    assert one.limits[1 << 23].decode_tok_s, "decode has a limit where nothing is prefilled"
     assert (one.name, one.gpu_count, one.synthetic_weights) == ("june", 1, True)
     assert (other.name, other.gpu_count, other.synthetic_weights) == ("june", 1, True)
 
@@ -62,6 +90,8 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
      ("", "columns missing"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1\n", "the row of 1024 has not as many cells"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,nan,3\n", "ttft_s_mean is 'nan', not a number"),
+     (SYSTEM.format(hardware="MI999", tensor=8), "hardware.gpu: 'MI999' is not in gpus.csv"),
+     (SYSTEM.format(hardware="MI355X", tensor="all"), "tensor_parallel_size is 'all', not a number"),
      ("# n: three\nprompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1,3\n", "n is 'three', not a number")],
 )  # fmt: skip
 def test_a_bad_table_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:

@@ -112,6 +112,29 @@ def test_limits_are_shares() -> None:
     assert figures.limits_figure(given(summary.summarise([makerows.row()], {}))) is None
 
 
+def test_others_are_drawn_against_their_own_limits() -> None:
+    published = compare.read_curve(PUBLISHED)
+    source = given(others=[published])
+    shares = drawn(figures.limits_figure(source))
+    x, y = shares["8 × MI355X (published): prefill"]
+    assert x == [point.length for point in published.points]
+    assert y[-1] == pytest.approx(published.limits[1 << 26].ttft_s / 40171.67)
+    assert shares["8 × MI355X (published): decode"][1][-1] == pytest.approx(0.56, abs=0.01)
+    for metric, factor in (("ttft_s", 8), ("decode_tok_s", 1 / 8)):
+        limit = [getattr(published.limits[n], metric) for n in sorted(published.limits)]
+        assert drawn(figures.metric_figure(source, metric))["limit of 8 × MI355X (published)"][1] == limit
+        per_gpu = drawn(figures.metric_figure(source, metric, normalise=True))
+        assert per_gpu["limit of 8 × MI355X (published)"][1] == pytest.approx([factor * value for value in limit])
+
+
+def test_one_limit_is_drawn_once() -> None:
+    source = given()
+    again = compare.curve_of(source.summary, "the same hardware")
+    found = drawn(figures.metric_figure(given(others=[again]), "ttft_s"))
+    assert "least time the hardware allows" in found
+    assert "limit of the same hardware" not in found
+
+
 def test_amortisation_falls_from_cold_to_hot() -> None:
     source = given(price=Price(3.6, 1))
     figure = figures.amortisation_figure(source)

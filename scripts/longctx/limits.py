@@ -1,0 +1,66 @@
+"""What another run's hardware allows: out of its own summary, or from what a published table says of its system."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longctx.bounds import decode_bound_tok_s, ttft_bound_s
+from longctx.errors import ConfigError, DataError
+from longctx.geometry import read_geometry
+from longctx.hardware import Parallelism, load_hardware
+
+# Of a published table: `model` as geometry.read_geometry takes it, `hardware` a GPU of resources/hardware/gpus.csv.
+NOTES = ("model", "hardware", "tensor_parallel_size", "kv_cache_dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Least TTFT in s and most decode throughput in tokens/s at one prompt length; None where it isn't known."""
+
+    ttft_s: float | None
+    decode_tok_s: float | None
+
+
+def of_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
+    """Return the limits that tables.SUMMARY rows carry, by prompt length (tokens)."""
+    found: dict[int, Limit] = {}
+    for row in rows:
+        before = found.get(int(row["length"]), Limit(None, None))
+        limit = Limit(
+            row.get("ttft_bound_s") or before.ttft_s, row.get("decode_bound_tok_s") or before.decode_tok_s
+        )  # fmt: skip
+        if limit != Limit(None, None):
+            found[int(row["length"])] = limit
+    return found
+
+
+def of_system(notes: Mapping[str, str], lengths: Iterable[int], path: Path) -> dict[int, Limit]:
+    """Return the limits of the system that a table's notes describe, {} where one of NOTES is missing.
+
+    At `lengths` (tokens), and at each doubling between them, for a curve. The GPUs are as many as the ranks: one
+    replica. DataError names the note that is wrong.
+    """
+    if not all(notes.get(note) for note in NOTES):
+        return {}
+    try:
+        tensor = int(notes["tensor_parallel_size"])
+        geometry = read_geometry(notes["model"])
+        hardware, split = load_hardware(notes["hardware"], tensor), Parallelism(tensor=tensor)
+        return {
+            length: Limit(
+                ttft_bound_s(geometry, hardware, split, length, notes["kv_cache_dtype"]),
+                decode_bound_tok_s(geometry, hardware, split, length, notes["kv_cache_dtype"]),
+            )
+            for length in _with_doublings(lengths)
+        }
+    except ValueError as error:
+        raise DataError(f"{path}: tensor_parallel_size is {notes['tensor_parallel_size']!r}, not a number") from error
+    except ConfigError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _with_doublings(lengths: Iterable[int]) -> list[int]:
+    known = sorted(lengths)
+    steps = range(known[0].bit_length(), known[-1].bit_length()) if known else ()
+    return sorted({*known, *(1 << step for step in steps)})
