@@ -33,5 +33,10 @@ rule all:
         R / "report.html",
 
 
+onsuccess:
+    if not workflow.touch and resume.report_lags(CAMPAIGN, SUMMARY_FOUND):
+        shell(REPORT_ANEW)
+
+
 onerror:
     shell(PARTIAL_REPORT)

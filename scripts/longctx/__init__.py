@@ -26,7 +26,7 @@ The modules, by what they know; a group uses those above it:
     progress, status, live, watch      how far a prefill is, for a terminal, a file and whoever reads that
     warmup, kvlimit, outlook, request  proven warm-up, what did not fit, the forecast, one request as a row
     owner, measure                     whose job a measurement is, and the protocol
-    resume                             what a run sets right before it starts
+    resume                             what a run sets right before it starts, and its report afterwards
     cost, limits, compare, summary     dollars, what others' hardware allows, two runs side by side, a row per length
     gather                             everything that a campaign has on disk
     figures                            every figure but Figure 1

@@ -1,4 +1,5 @@
 """What a run must set right before it starts: what a killed run left, damaged files, and a summary that lacks a point.
+And once it ended well: whether the report still tells of an earlier summary.
 
 Snakemake leaves its lock when it is killed, and does not notice a deleted measurement while the summary is newer.
 """
@@ -156,3 +157,22 @@ def mark_stale(campaign: Campaign) -> None:
 
 def _lacks(campaign: Campaign, summary: Path, points: list[Point]) -> bool:
     return summary.exists() and any(not output_path(campaign, point, "measurements").exists() for point in points)
+
+
+def summary_time(campaign: Campaign) -> int:
+    """When the summary was made, ns; 0 where there is none."""
+    return _time(campaign.results / "summary.parquet")
+
+
+def report_lags(campaign: Campaign, found_at: int) -> bool:
+    """Return whether this run made the summary anew, and left an older report beside it.
+
+    `found_at`: the `summary_time` that this run began with. A report that no run asked for stays unmade.
+    """
+    made_at = summary_time(campaign)
+    reports = [campaign.results / f"report.{kind}" for kind in ("md", "html")]
+    return made_at != found_at and any(0 < _time(report) < made_at for report in reports)
+
+
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0

@@ -1,4 +1,4 @@
-"""What a run sets right before it starts: who holds what, stale locks, and summaries that lack a point."""
+"""What a run sets right before it starts: who holds what, stale locks, summaries that lack a point; and old reports."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from longctx.config import Campaign, Point, from_dict
 from longctx.errors import LongctxError
 from longctx.journal import Journal
 from longctx.points import journal_path, output_path
-from longctx.resume import before_run, mark_stale, settle_locks, stale_mark
+from longctx.resume import before_run, mark_stale, report_lags, settle_locks, stale_mark, summary_time
 
 SCRIPTS = Path(resume.__file__).parents[1]
 STATE = Path(".snakemake")
@@ -234,6 +234,30 @@ def test_a_mark_newer_than_the_summary_is_left_alone() -> None:
     before = stale_mark(campaign()).stat()
     mark_stale(campaign())
     assert stale_mark(campaign()).stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("found_s", "made_s", "report_s", "lags"),
+    [(5, 9, 7, True), (None, 9, 7, True), (9, 9, 7, False), (5, 9, 9, False), (5, 9, None, False), (5, None, 7, False)],
+    ids=["older report", "first summary", "summary of before", "newer report", "no report", "no summary"],
+)
+def test_a_report_lags_where_this_run_made_a_newer_summary(
+    found_s: float | None, made_s: float | None, report_s: float | None, lags: bool
+) -> None:
+    (summary,) = make("summary")
+    for kind in ("md", "html"):
+        set_time(summary, found_s)
+        found = summary_time(campaign())
+        set_time(summary, made_s)
+        set_time(Path("results") / f"report.{kind}", report_s)
+        assert report_lags(campaign(), found) == lags
+        set_time(Path("results") / f"report.{kind}", None)
+
+
+def set_time(path: Path, at_s: float | None) -> None:
+    """Make the file as of that time, or remove it."""
+    path.touch()
+    path.unlink() if at_s is None else os.utime(path, (at_s, at_s))
 
 
 def test_a_campaign_without_a_summary_needs_no_mark_and_one_length_has_its_own() -> None:

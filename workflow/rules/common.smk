@@ -36,11 +36,23 @@ shell.prefix(
     f"set -euo pipefail; PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
     f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))}; CONFIG_FILE={CONFIG_FILE}; "
 )
+
+
+def scripts_in_turn(*scripts):
+    """The command line that runs these scripts on this campaign, one after the other."""
+    return " && ".join(
+        f"$PYTHON $SCRIPTS/{script} --config-file $CONFIG_FILE" for script in scripts
+    )
+
+
 # What can be said at any time, from whatever is there.
-PARTIAL_REPORT = " && ".join(
-    f"$PYTHON $SCRIPTS/{script} --config-file $CONFIG_FILE"
-    for script in ("summary.py --partial", "figures.py", "report.py")
+PARTIAL_REPORT = scripts_in_turn("summary.py --partial", "figures.py", "report.py")
+# After a success, which a report that cannot be made does not take back.
+REPORT_ANEW = (
+    scripts_in_turn("figures.py", "report.py")
+    + f" || echo 'longctx: {R}/report.md stays older than the summary' >&2"
 )
+SUMMARY_FOUND = resume.summary_time(CAMPAIGN)
 # Nothing is made for a model that exists already.
 MODEL_FILES = (
     [R / "model" / "config.json"]
