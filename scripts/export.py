@@ -17,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder; its files are replaced")
+    parser.add_argument("--no-figures", action="store_true", help="tables only, for a campaign of one or two lengths")
     args = parser.parse_args()
     campaign = config.load(args.config_file)
     found = gather.gather(campaign)
@@ -28,7 +29,8 @@ def main() -> None:
     (args.out / "recipe.yaml").write_text(yaml.safe_dump(campaign.raw, sort_keys=False))
     for name in FILES:
         shutil.copyfile(campaign.results / name, args.out / name)
-    shutil.copytree(campaign.results / "figures", args.out / "figures", dirs_exist_ok=True)
+    if not args.no_figures:
+        shutil.copytree(campaign.results / "figures", args.out / "figures", dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

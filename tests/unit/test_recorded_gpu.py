@@ -1,15 +1,21 @@
 """What vLLM 0.25.1 said on one H200 (Kimi Linear 48B geometry, random weights), replayed without a GPU."""
 
 import json
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from longctx import tables
+from longctx import checkpoints, tables
+from longctx.config import Campaign, Point, load
+from longctx.journal import Journal, read
+from longctx.points import PointRecord
 from longctx.rates import decode_tok_s
 from longctx.server import facts
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "tests" / "data" / "server_logs"
+RESULTS = ROOT / "resources" / "results"
 
 
 def recorded(name: str) -> list[str]:
@@ -56,9 +62,10 @@ def test_a_killed_engine_is_not_taken_for_an_error_of_its_server() -> None:
 
 
 def test_rates_follow_from_the_counters_of_every_recorded_request() -> None:
-    rows = tables.read_rows(ROOT / "resources" / "results" / "h200-tp1" / "rows.parquet", tables.MEASUREMENTS)
+    rows = tables.read_rows(RESULTS / "h200-tp1" / "rows.parquet", tables.MEASUREMENTS)
     counted = [row for row in rows if row["status"] == "ok" and row["server_counters"]]
     assert max(row["length"] for row in counted if row["mode"] == "prefill") == 1 << 20
+    assert {row["mode"] for row in counted} == {"prefill", "reuse", "decode_only"}
     for row in counted:
         counters = json.loads(row["server_counters"])
         grown = {name: counter["after"] - counter["before"] for name, counter in counters.items()}
@@ -72,7 +79,7 @@ def test_rates_follow_from_the_counters_of_every_recorded_request() -> None:
 
 
 def test_a_megatoken_answer_in_two_chunks_has_the_server_s_rate() -> None:
-    rows = tables.read_rows(ROOT / "resources" / "results" / "h200-tp1" / "rows.parquet", tables.MEASUREMENTS)
+    rows = tables.read_rows(RESULTS / "h200-tp1" / "rows.parquet", tables.MEASUREMENTS)
     long = [row for row in rows if (row["mode"], row["length"], row["status"]) == ("prefill", 1 << 20, "ok")]
     coalesced = [row for row in long if row["coalesced"]]
     assert coalesced, "busy with a million ids, the API server sent many tokens at once"
@@ -81,3 +88,48 @@ def test_a_megatoken_answer_in_two_chunks_has_the_server_s_rate() -> None:
         assert 190 < row["decode_tok_s"] < 210
         assert row["decode_source"] == "server"
         assert row["itl_p50_s"] is None
+
+
+def rows_of(campaign: str) -> list[dict[str, Any]]:
+    """The rows that count."""
+    rows = tables.read_rows(RESULTS / campaign / "rows.parquet", tables.MEASUREMENTS)
+    return [row for row in rows if row["role"] != "warmup"]
+
+
+def test_a_resident_prefix_was_resident() -> None:
+    hot = [row for row in rows_of("h200-tp1") if (row["mode"], row["role"]) == ("reuse", "reuse")]
+    assert sorted({row["length"] for row in hot}) == [1 << 18, 1 << 20]
+    for row in hot:
+        counters = json.loads(row["server_counters"])
+        cached = counters["cached_tokens"]["after"] - counters["cached_tokens"]["before"]
+        assert row["cached_tokens"] == cached
+        assert row["length"] - 3776 < cached < row["length"], "all but what does not fill a block"
+        assert row["prompt_tokens"] == row["length"] + 64
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> PointRecord:
+    """The journal of the 512Ki prefill that was killed half-way and went on, as the device wrote it."""
+    with tarfile.open(RESULTS / "h200-checkpoint" / "journals.tgz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    campaign: Campaign = load(RESULTS / "h200-checkpoint" / "recipe.yaml")
+    path = tmp_path / "journal" / "512Ki" / "pass1.jsonl"
+    return PointRecord(campaign, Point(1 << 19, 1), Journal(path, read(path)[0]))
+
+
+def test_a_killed_prefill_went_on_and_was_put_together(killed: PointRecord) -> None:
+    """kill -9 of the engine at 281,254 of 524,288 tokens; the same command took 256,768 of them back from the disk."""
+    records = killed.journal.records
+    begins = [i for i, record in enumerate(records) if record.kind == "begin" and record.data["role"] == "cold"]
+    *_, row = [data for data in killed.rows().values() if data["role"] == "cold"]
+    assert (row["status"], row["reasons"], row.get("ttft_s")) == ("ok", ["resumed"], None)
+    assert row["resumed_from"] == row["external_hit_tokens"] == 256_768
+    before = PointRecord(killed.campaign, killed.point, Journal(killed.journal.path, records[: begins[-1]]))
+    (attempt,) = before.unfinished("cold", 0)
+    assert attempt.failed
+    stitched = checkpoints.stitch([attempt], row["resumed_from"], row["resumed_prefill_s"])
+    assert stitched == {name: row[name] for name in stitched}
+    (undisturbed,) = rows_of("h200-checkpoint-undisturbed")
+    assert (undisturbed["status"], undisturbed["cached_tokens"]) == ("ok", 0)
+    assert abs(row["stitched_prefill_s"] - undisturbed["prefill_s"]) < row["stitched_error_s"]
+    assert row["resumed_ttft_s"] < undisturbed["ttft_s"]
