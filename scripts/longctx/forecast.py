@@ -3,7 +3,8 @@
 A fit is t(L) = c + a*L + b*L**2, least squares of relative errors, long lengths weighted more, no coefficient below
 zero. A curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L), so the share of the
 limit that the curve's own hardware reached at that length holds; beyond its last length a curve of the same setup is
-fitted instead. Neither may undercut the bound.
+fitted instead. Neither may undercut the bound. Where a fit contradicts the bound (it undercuts it, or says that longer
+prompts get further from it), the bound and the share of it reached last bracket the time instead.
 """
 
 import csv
@@ -21,6 +22,7 @@ from longctx.bounds import ttft_bound_s
 from longctx.errors import DataError
 from longctx.geometry import Geometry, read_geometry
 from longctx.hardware import RESOURCES, Hardware, Parallelism, load_hardware
+from longctx.lengths import format_length
 from longctx.stats import t_quantile
 
 # A relative error at length L counts (L / longest)**0.5: the long lengths say what an extrapolation needs, and short
@@ -31,6 +33,9 @@ MEASUREMENT_SIGMA = 0.02  # relative; where residuals say less (few points), run
 DRIFT_PER_DOUBLING = 0.04
 FOREIGN_FACTOR = 2.0  # a curve of other hardware or another model says no more than the order of magnitude
 OWN_SPREAD = 0.1  # a curve of the same GPUs and model
+# A fit is held against the bound so many doublings beyond its data: there its quadratic part stands alone.
+FAR_DOUBLINGS = 10
+SHARE_NOISE = 0.05  # of the time over the bound at one length
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,33 +182,46 @@ def forecast(
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
     if len(measured) >= 2:
-        return _fitted(tokens, list(measured), list(measured.values()), floor, f"fit of {len(measured)} lengths")
+        return _extrapolated(tokens, measured, bound, f"fit of {len(measured)} lengths")
     if curve is None or bound is None:
         return None
     if same_setup and tokens > curve.lengths[-1]:
-        return _fitted(tokens, curve.lengths, curve.ttft_s, floor, f"fit of {curve.name}")
+        return _extrapolated(tokens, dict(zip(curve.lengths, curve.ttft_s, strict=True)), bound, f"fit of {curve.name}")
     middle = max(floor, curve.time_at(tokens) * floor / curve.bound(tokens))
     factor = 1 + OWN_SPREAD if same_setup else FOREIGN_FACTOR
     source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)
 
 
-def _fitted(tokens: int, lengths: Sequence[int], ttft_s: Sequence[float], floor: float, source: str) -> Estimate:
-    middle, low, high = fit_ttft(lengths, ttft_s).predict(tokens)
-    return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
+def _extrapolated(
+    tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None, source: str
+) -> Estimate:
+    fit = fit_ttft(list(measured), list(measured.values()))
+    middle, low, high = fit.predict(tokens)
+    if bound is None:
+        return Estimate(middle, low, high, source)
+    last, floor = fit.longest, bound(tokens)
+    # In every ladder seen the time over the bound falls as prompts grow.
+    most = measured[last] / bound(last)
+    far = last << FAR_DOUBLINGS
+    if tokens <= last or 1 <= fit.predict(far)[0] / bound(far) <= most:
+        return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
+    high = max(1.0, most * (1 + SHARE_NOISE)) * floor
+    return Estimate(sqrt(floor * high), floor, high, f"limit, and the share of it reached at {format_length(last)}")
 
 
-def back_test(ttft_s: Mapping[int, float], up_to: int) -> list[dict[str, float]]:
-    """Fit the lengths up to `up_to` and return, for each longer one, what was predicted and how wrong it was.
+def back_test(
+    ttft_s: Mapping[int, float], up_to: int, bound: Callable[[int], float] | None = None
+) -> list[dict[str, float]]:
+    """Forecast from the lengths up to `up_to` and return, for each longer one, what was predicted and how wrong.
 
     Keys: length, actual_s, predicted_s, low_s, high_s, error (predicted / actual - 1).
     """
     known = {n: t for n, t in ttft_s.items() if n <= up_to}
-    fit = fit_ttft(list(known), list(known.values()))
     rows = []
     for length, actual in sorted(ttft_s.items()):
         if length > up_to:
-            middle, low, high = fit.predict(length)
-            rows.append({"length": length, "actual_s": actual, "predicted_s": middle, "low_s": low, "high_s": high,
-                         "error": middle / actual - 1})  # fmt: skip
+            found = _extrapolated(length, known, bound, "fit")
+            rows.append({"length": length, "actual_s": actual, "predicted_s": found.ttft_s, "low_s": found.low_s,
+                         "high_s": found.high_s, "error": found.ttft_s / actual - 1})  # fmt: skip
     return rows
