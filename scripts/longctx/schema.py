@@ -1,4 +1,4 @@
-"""The configuration's schema: what it refuses, said in one sentence, and the defaults that it fills in."""
+"""The configuration's schema: how texts are read, what is refused in one sentence, and the defaults filled in."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +14,57 @@ _KINDS = {
     "array": "a list", "object": "a section of keys", "integer": "a whole number", "number": "a number",
     "boolean": "true or false", "string": "a text", "null": "null",
 }  # fmt: skip
+# What YAML reads from a text that stands alone.
+_SCALARS = {"integer", "number", "boolean", "null"}
 
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with every default; ConfigError for the first thing that the schema refuses."""
     schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(dict(config)), key=lambda e: list(e.path))
+    given = _as_meant(schema, config)
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(given), key=lambda e: list(e.path))
     if errors:
         raise ConfigError(_sentence(errors[0]))
-    filled: dict[str, Any] = _with_defaults(schema, dict(config))
+    filled: dict[str, Any] = _with_defaults(schema, given)
     return filled
+
+
+def _as_meant(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return `value` with its texts as the numbers, truths and nulls that `schema` wants there.
+
+    Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as {'cpu_gib': '8'}.
+    """
+    if isinstance(value, Mapping):
+        known, others = schema.get("properties", {}), schema.get("additionalProperties") or {}
+        return {key: _as_meant(known.get(key, others), part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_meant(schema.get("items", {}), part) for part in value]
+    kinds = _kinds(schema)
+    if "string" in kinds:
+        if "number" in kinds and _is(value, "number"):
+            return str(value)  # a server's variable is a text: 1 and '1' are one recipe
+        return None if "null" in kinds and value == "null" else value
+    read = _as_yaml(value) if isinstance(value, str) else value
+    return read if any(_is(read, kind) for kind in kinds & _SCALARS) else value
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """The kinds that a part of the schema names; none for a length, whose two ways of writing are read by itself."""
+    if "enum" in schema:
+        return {"null" if choice is None else "string" for choice in schema["enum"]}
+    kinds = schema.get("type", [])
+    return {kinds} if isinstance(kinds, str) else set(kinds)
+
+
+def _is(value: Any, kind: str) -> bool:
+    return bool(jsonschema.Draft202012Validator.TYPE_CHECKER.is_type(value, kind))
+
+
+def _as_yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
 
 
 def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:

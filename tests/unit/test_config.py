@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import orjson
 import pytest
 import yaml
 from longctx import config, measure, prompt, schema
@@ -46,6 +47,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"reuse": {"from": "1Ki"}, "modes": ["reuse"]}, "reuse.to: missing"),
     ({"passes": 0}, "passes: 0 is less than the minimum of 1 (How often the whole ladder is climbed"),
     ({"passes": "three"}, "passes: 'three' is not a whole number (How often"),
+    ({"passes": "0"}, "passes: 0 is less than the minimum of 1 (How often the whole ladder is climbed"),
+    ({"passes": "2.5"}, "passes: '2.5' is not a whole number (How often"),
+    ({"passes": "true"}, "passes: 'true' is not a whole number (How often"),
+    ({"reuse": {"passes": "[2"}}, "reuse.passes: '[2' is not a whole number or null (Its own"),
+    ({"reuse": "{passes: 2}"}, "reuse: '{passes: 2}' is not a section of keys (The reuse mode)"),
+    ({"compare": "[x.csv]"}, "compare: '[x.csv]' is not a list"),
+    ({"serve": {"enforce_eager": "1"}}, "serve.enforce_eager: '1' is not true or false (No compilation"),
+    ({"checkpoint": {"dir": "/x", "cpu_gib": "8 GiB"}}, "checkpoint.cpu_gib: '8 GiB' is not a number (CPU memory"),
+    ({"checkpoint": {"dir": 8}}, "checkpoint.dir: 8 is not a text"),
     ({"passes": True}, "passes: True is not a whole number (How often"),
     ({"repeats": 5}, "repeats: 5 is not a section of keys (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
@@ -102,6 +112,56 @@ def test_a_mistake_is_one_sentence_with_the_path_of_the_key(changes: dict[str, A
     text = str(caught.value)
     assert text.startswith(f"config key{'' if said.startswith('s ') else ' '}{said}")
     assert "\n" not in text
+
+
+# What stands inside a dictionary or list of --config comes as text; beside it what a file would say.
+AS_TEXT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"passes": "2"}, {"passes": 2}),
+    ({"reuse": {"passes": "2", "queries": "8"}}, {"reuse": {"passes": 2, "queries": 8}}),
+    ({"reuse": {"passes": "null"}}, {"reuse": {"passes": None}}),
+    ({"reuse": {"passes": ""}}, {"reuse": {"passes": None}}),
+    ({"decode_only": {"fill_std": "0.5"}}, {"decode_only": {"fill_std": 0.5}}),
+    ({"serve": {"enforce_eager": "true", "max_num_seqs": "2"}}, {"serve": {"enforce_eager": True, "max_num_seqs": 2}}),
+    ({"serve": {"gpu_memory_utilization": ".9"}}, {"serve": {"gpu_memory_utilization": 0.9}}),
+    ({"serve": {"attention_backend": "null"}}, {"serve": {"attention_backend": None}}),
+    ({"serve": {"cudagraph_mode": "null"}}, {"serve": {"cudagraph_mode": None}}),
+    ({"serve": {"cudagraph_mode": "NONE"}}, {"serve": {"cudagraph_mode": "NONE"}}),
+    ({"serve": {"env": {"A": "1", "B": "1.5"}}}, {"serve": {"env": {"A": 1, "B": 1.5}}}),
+    ({"checkpoint": {"dir": "/x", "cpu_gib": "8"}}, {"checkpoint": {"dir": "/x", "cpu_gib": 8}}),
+    ({"checkpoint": "null", "hardware": "null"}, {"checkpoint": None, "hardware": None}),
+    ({"model": SYNTHETIC | {"layers": "3"}}, {"model": SYNTHETIC | {"layers": 3}}),
+]
+
+
+@pytest.mark.parametrize(("text", "file"), AS_TEXT, ids=str)
+def test_a_text_is_what_yaml_reads_where_no_text_is_wanted(text: dict[str, Any], file: dict[str, Any]) -> None:
+    assert orjson.dumps(campaign(**text).raw) == orjson.dumps(campaign(**file).raw)
+    for mode in ("prefill", "reuse", "decode_only"):
+        assert campaign(**text).recipe_hash(mode) == campaign(**file).recipe_hash(mode)
+
+
+TEXTS: list[dict[str, Any]] = [
+    {"model": {"source": "a/b", "revision": "1234"}},
+    {"serve": {"vllm_version": "0.25", "python": "true", "extra_args": ["--seed", "8", "null"]}},
+    {"serve": {"env": {"A": "010", "B": "true", "C": "null"}}},
+    {"container": {"image": "0.25", "shm_size": "64", "build_args": {"JOBS": "8"}, "ulimits": ["1024"]}},
+    {"checkpoint": {"dir": "8"}},
+    {"compare": ["8"]},
+    {"name": "2024"},
+]
+
+
+@pytest.mark.parametrize("given", TEXTS, ids=str)
+def test_a_text_stays_one_where_a_text_is_wanted(given: dict[str, Any]) -> None:
+    raw = campaign(**given).raw
+    for key, value in given.items():
+        assert raw[key] == (raw[key] | value if isinstance(value, dict) else value)
+
+
+def test_lengths_are_the_same_in_text_and_number() -> None:
+    text, number = campaign(lengths=["1024", "4Ki"]), campaign(lengths=[1024, "4Ki"])
+    assert text.points() == number.points()
+    assert text.plan_settings() == number.plan_settings()
 
 
 def test_a_missing_model_is_named() -> None:
