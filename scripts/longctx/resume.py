@@ -52,6 +52,7 @@ def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False)
     if mine:
         said += [*mend(campaign), unsupported(campaign)]
         mark_stale(campaign)
+        mark_compared(campaign)
     if only_looks:
         _held.pop(lock).close()
     for sentence in filter(None, said):
@@ -153,6 +154,24 @@ def mark_stale(campaign: Campaign) -> None:
         write_atomic(mark, f"changed by run {os.environ.get(RUN_VARIABLE)}\n".encode())
         if mark.stat().st_mtime <= newest:
             os.utime(mark, (newest + 1, newest + 1))
+
+
+def compared_mark(campaign: Campaign) -> Path:
+    """The file that the figures depend on, changed whenever `compare` names other runs."""
+    return campaign.results / ".config" / "compared"
+
+
+def mark_compared(campaign: Campaign) -> None:
+    """Make the figures out of date where `compare` names other runs than before.
+
+    Snakemake remembers the inputs of its jobs only, not of figures that report_now or the end of a run drew.
+    """
+    mark, names = compared_mark(campaign), "\n".join(campaign.raw["compare"]).encode()
+    known = mark.read_bytes() if mark.exists() else None
+    if known != names:
+        write_atomic(mark, names)
+    if known is None:
+        os.utime(mark, (0, 0))
 
 
 def _lacks(campaign: Campaign, summary: Path, points: list[Point]) -> bool:

@@ -51,6 +51,16 @@ def test_a_report_grows_with_its_ladder(measured: Pipeline) -> None:
     assert NOTHING in measured.run("-n").output
 
 
+def test_a_run_to_compare_with_is_drawn_whoever_drew_last(measured: Pipeline) -> None:
+    shutil.copy2(measured.results / "summary.parquet", measured.folder / "earlier.parquet")
+    assert measured.run("report_now").code == 0
+    assert measured.run().jobs == {}
+    measured.configure(compare=["earlier.parquet"])
+    assert measured.run().jobs == {"figures": 1, "report": 1}
+    assert "Against earlier" in (measured.results / "report.md").read_text()
+    assert measured.run().jobs == {}
+
+
 def test_no_report_is_made_where_there_is_none(measured: Pipeline) -> None:
     (measured.results / "measurements" / "512" / "pass1.parquet").unlink()
     assert measured.summarise().jobs == {"measure": 1, "summary": 1}

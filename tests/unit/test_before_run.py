@@ -14,7 +14,16 @@ from longctx.config import Campaign, Point, from_dict
 from longctx.errors import LongctxError
 from longctx.journal import Journal
 from longctx.points import journal_path, output_path
-from longctx.resume import before_run, mark_stale, report_lags, settle_locks, stale_mark, summary_time
+from longctx.resume import (
+    before_run,
+    compared_mark,
+    mark_compared,
+    mark_stale,
+    report_lags,
+    settle_locks,
+    stale_mark,
+    summary_time,
+)
 
 SCRIPTS = Path(resume.__file__).parents[1]
 STATE = Path(".snakemake")
@@ -234,6 +243,14 @@ def test_a_mark_newer_than_the_summary_is_left_alone() -> None:
     before = stale_mark(campaign()).stat()
     mark_stale(campaign())
     assert stale_mark(campaign()).stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_the_mark_of_the_compared_runs_changes_with_their_names_alone() -> None:
+    mark = compared_mark(campaign())
+    for others, changes in (([], False), (["a.csv"], True), (["a.csv"], False), (["a.csv", "b.csv"], True), ([], True)):
+        mark_compared(campaign(compare=others))
+        assert (mark.stat().st_mtime > 0) == changes, others
+        os.utime(mark, (0, 0))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ rule figures:
         fits=R / "fits.parquet",
         plan=R / "plan.parquet",
         compare=CAMPAIGN.raw["compare"],
+        compared=resume.compared_mark(CAMPAIGN),
         looks=[
             f"{workflow.basedir}/scripts/longctx/{module}.py"
             for module in ("figures", "style")
