@@ -1,6 +1,7 @@
 """The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
 
-A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing.
+A rung without a value is drawn at the foot of the plot: a cross where it failed, an open diamond where its prefill went
+on from a checkpoint (no cold TTFT), an open circle where it is missing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,12 @@ LOOK = {
 }
 OTHERS = ((style.PURPLE, "^"), (style.ORANGE, "v"), (style.SKY, "P"), (style.MUTED, "X"))
 SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
+# A rung without a value: why, and how it is marked.
+EMPTY = (
+    ("failed or doubtful", "x", style.VERMILLION),
+    ("continued after a crash", "d", style.MUTED),
+    ("not measured", "o", style.MUTED),
+)
 METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
 
 
@@ -248,18 +255,26 @@ def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
         if metric != "ttft_s" or row["mode"] == "prefill":
             rows.setdefault(row["length"], []).append(row)
     empty = {x: group for x, group in rows.items() if all(row[f"{metric}_mean"] is None for row in group)}
-    for failed, marker, label in ((True, "x", "failed or doubtful"), (False, "o", "not measured")):
-        x = [n for n, group in empty.items() if any(row["n_failed"] or row["n_doubtful"] for row in group) == failed]
-        if x:
+    states: dict[str, list[int]] = {}
+    for length, group in empty.items():
+        states.setdefault(_emptiness(group), []).append(length)
+    for state, marker, colour in EMPTY:
+        if x := states.get(state):
             axes.plot(
                 x, [0.035] * len(x), transform=axes.get_xaxis_transform(), linestyle="", marker=marker, markersize=7,
-                color=style.VERMILLION if failed else style.MUTED, markerfacecolor="none", markeredgewidth=1.8,
-                label=label, clip_on=False, zorder=4,
+                color=colour, markerfacecolor="none", markeredgewidth=1.8, label=state, clip_on=False, zorder=4,
             )  # fmt: skip
     if empty:
         low, high = axes.get_ylim()
         axes.set_ylim(low / (high / low) ** 0.08, high)
     return bool(empty)
+
+
+def _emptiness(rows: Sequence[Row]) -> str:
+    """Say why a rung has no value: one of EMPTY's states."""
+    if any(row["n_failed"] or row["n_doubtful"] for row in rows):
+        return "failed or doubtful"
+    return "continued after a crash" if any("resumed" in (row.get("reasons") or ()) for row in rows) else "not measured"
 
 
 def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:

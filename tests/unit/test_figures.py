@@ -213,6 +213,16 @@ def test_the_legend_and_the_curves_leave_the_marks_of_failures_free() -> None:
     assert axes.transData.transform([(65536, min(bound.get_ydata()))])[0, 1] > tops.max()
 
 
+def test_a_continued_prefill_is_not_called_unmeasured() -> None:
+    rows = summary.summarise(
+        [makerows.row(), makerows.row(length=4096, ttft_s=None, reason="resumed", reasons=["resumed"])], {}
+    )
+    found = drawn(figures.metric_figure(given(rows), "ttft_s"))
+    assert found["continued after a crash"][0] == [4096]
+    assert "not measured" not in found
+    assert "continued after a crash" not in drawn(figures.metric_figure(given(rows), "decode_tok_s"))
+
+
 def test_our_own_points_lie_on_top_of_others() -> None:
     axes = figures.metric_figure(given(others=[compare.read_curve(PUBLISHED)]), "ttft_s").axes[0]
     order = {c.get_label(): c[0].get_zorder() for c in axes.containers if isinstance(c, ErrorbarContainer)}
