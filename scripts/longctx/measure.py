@@ -188,7 +188,8 @@ class _Job:
             return np.roll(cycled(next(prompt.iter_ids(path, last - index)), count), starts)
 
         maximum = self.campaign.raw["measure"]["warmup_max"]
-        if self.mode == "decode_only" and not session.server.host_facts["gpu"]:
+        fills_on_cpu = self.mode == "decode_only" and not session.server.host_facts["gpu"]
+        if fills_on_cpu:
             # vLLM's CPU kernels die of SIGILL on processors with AMX unless a dozen tokens or more are computed first.
             # The connector leaves one, but not where the prompt's log-probabilities are asked for.
             first_ids = ids(maximum, min(SMALL_TOKENS, accepted - SMALL_NEW_TOKENS))
@@ -199,7 +200,7 @@ class _Job:
             chunk_tokens=session.server.facts.get("max_num_batched_tokens"),
             max_prompt_tokens=min(max(longest.length, SMALL_TOKENS), accepted - SMALL_NEW_TOKENS),
             maximum=maximum,
-            long_prefill=self.mode != "decode_only",
+            long_first=not fills_on_cpu,
         )
 
     def _measure_point(self, session: Session, point: Point) -> None:

@@ -1,8 +1,8 @@
 """Warm-up that is proven: small requests until they are steady, and the kernels of a long prefill run once.
 
-The first request pays for JIT (24 to 101 s were seen on a GPU), and short prompts reach neither a full prefill chunk
-nor the kernels of a second one. So: a prompt of one chunk and a bit more, then small requests until two in a row agree.
-Rows of role 'warmup' keep them all.
+The first request pays for JIT (24 to 101 s were seen on a GPU), and short prompts reach neither a full prefill chunk,
+nor the kernels of a second one, nor those of several KV blocks, which a filled cache has too. So: a prompt of one chunk
+and a bit more, then small requests until two in a row agree. Rows of role 'warmup' keep them all.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,17 @@ def warm_up(
     chunk_tokens: int | None,
     max_prompt_tokens: int,
     maximum: int,
-    long_prefill: bool,
+    long_first: bool,
 ) -> bool:
     """Warm a server up; return whether it became steady.
 
     `request(index, ids, new_tokens)` sends one and returns its row; `ids(index, count)` are prompts that differ from
-    every measured one from the first token on. `chunk_tokens`: the server's prefill chunk, None where unknown.
+    every measured one from the first token on. `chunk_tokens`: the server's prefill chunk, None where unknown;
+    `long_first`: send the prompt of one chunk and more.
     A failed request ends it: the server cannot be measured (returns False).
     """
     previous_s: float | None = None
-    if long_prefill:
+    if long_first:
         chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
         row = request(maximum, ids(maximum, min(chunk, max_prompt_tokens)), SMALL_NEW_TOKENS)
         if row["status"] == "failed":

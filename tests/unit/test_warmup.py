@@ -16,7 +16,7 @@ def run(times: Sequence[float | str], **options: Any) -> tuple[bool, list[tuple[
     """Warm up against a server whose small requests take `times`; return the verdict and each (index, tokens) sent."""
     sent: list[tuple[int, int]] = []
     small = iter(times)
-    defaults = {"chunk_tokens": 2048, "max_prompt_tokens": 100_000, "maximum": 6, "long_prefill": True}
+    defaults = {"chunk_tokens": 2048, "max_prompt_tokens": 100_000, "maximum": 6, "long_first": True}
 
     def request(index: int, ids: Ids, new_tokens: int) -> dict[str, Any]:
         sent.append((index, len(ids)))
@@ -63,8 +63,8 @@ def test_a_failed_request_ends_it(times: list[float | str], requests: int) -> No
     assert len(sent) == requests
 
 
-def test_decode_only_needs_no_long_prefill() -> None:
-    assert run([1.0, 1.0, 1.0], long_prefill=False)[1][0] == (0, SMALL_TOKENS)
+def test_the_long_prompt_can_be_left_out() -> None:
+    assert run([1.0, 1.0, 1.0], long_first=False)[1][0] == (0, SMALL_TOKENS)
 
 
 def test_an_unknown_chunk_is_taken_as_the_common_one() -> None:
