@@ -191,14 +191,15 @@ def _draw_bound(
 def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
     """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers, under our own."""
     drawn: set[int] = set()
-    synthetic = f" ({style.RANDOM_WEIGHTS})" if other.synthetic_weights else ""
     for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
         points = []
         for length, point in sorted(other.of_mode(mode).items()):
             described: Description = getattr(point, metric)
             points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
         size = 7.0 if mode == "prefill" else 10.0
-        _errorbars(axes, points, Look(other.name + note + synthetic, colour, marker, size, hollow=True), zorder=2.5)
+        _errorbars(
+            axes, points, Look(other.name + note + _unreal(other), colour, marker, size, hollow=True), zorder=2.5
+        )
         drawn |= {length for length, described in points if described.mean}
     return drawn
 
@@ -338,7 +339,11 @@ def _shares(other: Curve, colour: str, marker: str) -> Iterator[tuple[Look, dict
             if mean and limit:
                 shares[length] = mean / limit if metric == "decode_tok_s" else limit / mean
         if shares:
-            yield Look(f"{other.name}: {what}", colour, shape, hollow=True), shares
+            yield Look(f"{other.name}: {what}{_unreal(other)}", colour, shape, hollow=True), shares
+
+
+def _unreal(other: Curve) -> str:
+    return f" ({style.RANDOM_WEIGHTS})" if other.synthetic_weights else ""
 
 
 def amortisations(given: FigureInput) -> Iterator[tuple[int, float, float]]:

@@ -133,6 +133,8 @@ def test_one_limit_is_drawn_once() -> None:
     found = drawn(figures.metric_figure(given(others=[again]), "ttft_s"))
     assert "least time the hardware allows" in found
     assert "limit of the same hardware" not in found
+    shares = drawn(figures.limits_figure(given(others=[again])))
+    assert "the same hardware: prefill (synthetic: random weights)" in shares
 
 
 def test_amortisation_falls_from_cold_to_hot() -> None:
