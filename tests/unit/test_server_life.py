@@ -20,11 +20,13 @@ TINY = str(Path(__file__).parents[1] / "tinyserver.py")
 SCRIPTS = str(Path(__file__).parents[2] / "scripts")
 RECIPE = Recipe(model="m", served_name="tiny", max_model_len=2048)
 SECRET = "hf_thisMustNeverBeSeen"
-# Who starts the tests in a shell's background lets them inherit that Ctrl-C is ignored: not in the owner.
+# Who starts the tests in a shell's background, or under nohup, lets them inherit that Ctrl-C and a closed terminal are
+# ignored: not in the owner.
 OWNER = """
 import signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {scripts!r})
 from longctx.server import Launcher, Recipe, ownership, serve
 ownership.GRACE_S = 0.5
