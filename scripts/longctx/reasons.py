@@ -41,6 +41,7 @@ MARKED = {
     "contract_differs": "settings differ from what was asked for, which the configuration lets pass with a warning",
     "contract_unproven": "the server does not say which settings it runs with",
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
+    "compiled": "kernels were compiled in a prefill that is resumed, or too long for it to count; decode is null",
     "client_starved": "the client waited for a processor before the first token: TTFT is late by a share that counts",
     "first_token_late": "the first chunk carried several tokens: TTFT is late by a share that counts",
     "clock_jump": "the wall clock jumped during the request; all times are of a clock that does not",
