@@ -36,6 +36,9 @@ OWN_SPREAD = 0.1  # a curve of the same GPUs and model
 # A fit is held against the bound so many doublings beyond its data: there its quadratic part stands alone.
 FAR_DOUBLINGS = 10
 SHARE_NOISE = 0.05  # of the time over the bound at one length
+# A curve of the same setup speaks where no fit may, if the longest measured prompt is as near to it as this factor:
+# the launch times of short prompts are a third apart between hosts.
+AGREEING = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +184,49 @@ def forecast(
     floor = bound(tokens) if bound else 0.0
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
-    if len(measured) >= 2:
+    apart = _apart(curve, measured) if curve and same_setup and bound else None
+    if len(measured) >= 2 and (apart is None or apart > AGREEING or _believed(tokens, measured, bound)):
         return _extrapolated(tokens, measured, bound, f"fit of {len(measured)} lengths")
     if curve is None or bound is None:
         return None
     if same_setup and tokens > curve.lengths[-1]:
         return _extrapolated(tokens, dict(zip(curve.lengths, curve.ttft_s, strict=True)), bound, f"fit of {curve.name}")
     middle = max(floor, curve.time_at(tokens) * floor / curve.bound(tokens))
-    factor = 1 + OWN_SPREAD if same_setup else FOREIGN_FACTOR
+    factor = max(1 + OWN_SPREAD, apart or 1.0) if same_setup else FOREIGN_FACTOR
     source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)
+
+
+def _apart(curve: Curve, measured: Mapping[int, float]) -> float | None:
+    """Return by which factor the longest measured prompt was slower or faster than the curve; None without one."""
+    if not measured:
+        return None
+    ratio = measured[max(measured)] / curve.time_at(max(measured))
+    return max(ratio, 1 / ratio)
+
+
+def _believed(tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None) -> bool:
+    """Whether a fit may speak for `tokens`: far beyond its data it keeps to what the bound and the data allow.
+
+    In every ladder seen the time over the bound falls as prompts grow.
+    """
+    last = max(measured)
+    if bound is None or tokens <= last:
+        return True
+    far = last << FAR_DOUBLINGS
+    over_bound = fit_ttft(list(measured), list(measured.values())).predict(far)[0] / bound(far)
+    return 1 <= over_bound <= measured[last] / bound(last)
 
 
 def _extrapolated(
     tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None, source: str
 ) -> Estimate:
-    fit = fit_ttft(list(measured), list(measured.values()))
-    middle, low, high = fit.predict(tokens)
-    if bound is None:
-        return Estimate(middle, low, high, source)
-    last, floor = fit.longest, bound(tokens)
-    # In every ladder seen the time over the bound falls as prompts grow.
-    most = measured[last] / bound(last)
-    far = last << FAR_DOUBLINGS
-    if tokens <= last or 1 <= fit.predict(far)[0] / bound(far) <= most:
+    """Return what a fit says where it is believed, else what lies between the bound and the share of it reached."""
+    last, floor = max(measured), bound(tokens) if bound else 0.0
+    if bound is None or _believed(tokens, measured, bound):
+        middle, low, high = fit_ttft(list(measured), list(measured.values())).predict(tokens)
         return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
-    high = max(1.0, most * (1 + SHARE_NOISE)) * floor
+    high = max(1.0, (1 + SHARE_NOISE) * measured[last] / bound(last)) * floor
     return Estimate(sqrt(floor * high), floor, high, f"limit, and the share of it reached at {format_length(last)}")
 
 

@@ -96,6 +96,23 @@ def test_no_ladder_s_forecast_misses_a_length_to_come(curve: dict[int, float]) -
             assert bound(int(row["length"])) <= row["low_s"] <= row["predicted_s"] <= row["high_s"]
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_short_prompts_do_not_take_back_what_the_same_setup_s_curve_says(index: int) -> None:
+    curve, whole = reference_curves()[index], (PUBLISHED, MEASURED)[index]
+    for up_to in sorted(whole)[1:7] if index else [MI // 16]:
+        known = {n: t for n, t in whole.items() if n <= up_to}
+        for length in (n for n in whole if n > up_to and n >= MI // 2):
+            found = forecast(length, measured=known, bound=curve.bound, curve=curve, same_setup=True)
+            assert found is not None
+            assert found.source == curve.name
+            assert found.ttft_s == pytest.approx(whole[length], rel=0.03)
+            assert found.low_s < whole[length] < found.high_s
+    slow = {n: 2 * t for n, t in known.items()}
+    found = forecast(MI, measured=slow, bound=curve.bound, curve=curve, same_setup=True)
+    assert found is not None
+    assert found.source.startswith("limit, "), "a curve that the own prompts contradict says nothing"
+
+
 def test_a_fit_without_a_limit_is_taken_as_it_is() -> None:
     for row in back_test(MEASURED, MI // 64):
         known = {n: t for n, t in MEASURED.items() if n <= MI // 64}
