@@ -36,8 +36,8 @@ OWN_SPREAD = 0.1  # a curve of the same GPUs and model
 # A fit is held against the bound so many doublings beyond its data: there its quadratic part stands alone.
 FAR_DOUBLINGS = 10
 SHARE_NOISE = 0.05  # of the time over the bound at one length
-# A curve of the same setup speaks where no fit may, if the longest measured prompt is as near to it as this factor:
-# the launch times of short prompts are a third apart between hosts.
+# A curve of the same setup speaks where no fit may, if the longest measured prompt is as near to it as this factor (the
+# launch times of short prompts are a third apart between hosts), and not beyond its end.
 AGREEING = 1.5
 
 
@@ -185,7 +185,8 @@ def forecast(
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
     apart = _apart(curve, measured) if curve and same_setup and bound else None
-    if len(measured) >= 2 and (apart is None or apart > AGREEING or _believed(tokens, measured, bound)):
+    agrees = curve is not None and apart is not None and apart <= AGREEING and max(measured) <= curve.lengths[-1]
+    if len(measured) >= 2 and (not agrees or _believed(tokens, measured, bound)):
         return _extrapolated(tokens, measured, bound, f"fit of {len(measured)} lengths")
     if curve is None or bound is None:
         return None
@@ -221,13 +222,17 @@ def _believed(tokens: int, measured: Mapping[int, float], bound: Callable[[int],
 def _extrapolated(
     tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None, source: str
 ) -> Estimate:
-    """Return what a fit says where it is believed, else what lies between the bound and the share of it reached."""
+    """Return what a fit says where it is believed, else what lies between the bound and the share of it reached.
+
+    There the middle is no less than what the longest measured prompt took.
+    """
     last, floor = max(measured), bound(tokens) if bound else 0.0
     if bound is None or _believed(tokens, measured, bound):
         middle, low, high = fit_ttft(list(measured), list(measured.values())).predict(tokens)
         return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
-    high = max(1.0, (1 + SHARE_NOISE) * measured[last] / bound(last)) * floor
-    return Estimate(sqrt(floor * high), floor, high, f"limit, and the share of it reached at {format_length(last)}")
+    high = (1 + SHARE_NOISE) * max(1.0, measured[last] / bound(last)) * floor
+    middle = min(max(sqrt(floor * high), measured[last]), high)
+    return Estimate(middle, floor, high, f"limit, and the share of it reached at {format_length(last)}")
 
 
 def back_test(

@@ -113,6 +113,29 @@ def test_short_prompts_do_not_take_back_what_the_same_setup_s_curve_says(index: 
     assert found.source.startswith("limit, "), "a curve that the own prompts contradict says nothing"
 
 
+def test_no_longer_prompt_is_expected_sooner_than_a_measured_one() -> None:
+    bound = reference_curves()[1].bound
+    for up_to in sorted(MEASURED)[1:-1]:
+        for row in back_test(MEASURED, up_to, bound):
+            assert row["predicted_s"] >= MEASURED[up_to], "launches alone take many times the limit of the next length"
+
+
+def test_measurements_that_beat_the_limit_leave_an_interval() -> None:
+    bound = reference_curves()[1].bound
+    (row,) = back_test({n: bound(n) / 2 for n in (1024, 2048, 4096)}, 2048, bound)
+    assert row["low_s"] == bound(4096) < row["predicted_s"] < row["high_s"]
+
+
+def test_a_curve_says_nothing_against_a_longer_prompt_of_our_own() -> None:
+    """Two lengths beyond the curve's end, slower than the limit by a growing factor: no fit is believed."""
+    whole = reference_curves()[1]
+    short = replace(whole, lengths=whole.lengths[:4], ttft_s=whole.ttft_s[:4])
+    known = {1024: 2 * short.bound(1024), MI: 1.4 * short.time_at(MI)}
+    found = forecast(2 * MI, measured=known, bound=short.bound, curve=short, same_setup=True)
+    assert found is not None
+    assert found.source == "limit, and the share of it reached at 1Mi"
+
+
 def test_a_fit_without_a_limit_is_taken_as_it_is() -> None:
     for row in back_test(MEASURED, MI // 64):
         known = {n: t for n, t in MEASURED.items() if n <= MI // 64}
@@ -189,6 +212,6 @@ def test_measurements_win_over_curves_and_nothing_beats_the_limit() -> None:
     assert fitted.source == "fit of 3 lengths"
     floored = forecast(MI, measured=measured, bound=lambda n: 1e6)
     assert floored is not None
-    assert floored.ttft_s == floored.low_s == 1e6
+    assert floored.ttft_s >= floored.low_s == 1e6
     assert forecast(MI) is None
     assert forecast(MI, measured={1024: 0.1}) is None
