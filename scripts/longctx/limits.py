@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.bounds import decode_bound_tok_s, ttft_bound_s
-from longctx.errors import ConfigError, DataError
+from longctx.errors import ConfigError, DataError, GeometryError
 from longctx.geometry import read_geometry
 from longctx.hardware import Parallelism, load_hardware
 
@@ -43,20 +43,20 @@ def of_system(notes: Mapping[str, str], lengths: Iterable[int], path: Path) -> d
     """
     if not all(notes.get(note) for note in NOTES):
         return {}
+    tensor, kv_dtype = notes["tensor_parallel_size"], notes["kv_cache_dtype"]
+    if not (tensor.isdecimal() and int(tensor)):
+        raise DataError(f"{path}: tensor_parallel_size is {tensor!r}, not a number of GPUs")
+    split = Parallelism(tensor=int(tensor))
     try:
-        tensor = int(notes["tensor_parallel_size"])
-        geometry = read_geometry(notes["model"])
-        hardware, split = load_hardware(notes["hardware"], tensor), Parallelism(tensor=tensor)
+        geometry, hardware = read_geometry(notes["model"]), load_hardware(notes["hardware"], split.gpus)
         return {
             length: Limit(
-                ttft_bound_s(geometry, hardware, split, length, notes["kv_cache_dtype"]),
-                decode_bound_tok_s(geometry, hardware, split, length, notes["kv_cache_dtype"]),
+                ttft_bound_s(geometry, hardware, split, length, kv_dtype),
+                decode_bound_tok_s(geometry, hardware, split, length, kv_dtype),
             )
             for length in _with_doublings(lengths)
         }
-    except ValueError as error:
-        raise DataError(f"{path}: tensor_parallel_size is {notes['tensor_parallel_size']!r}, not a number") from error
-    except ConfigError as error:
+    except (ConfigError, GeometryError) as error:
         raise DataError(f"{path}: {error}") from error
 
 

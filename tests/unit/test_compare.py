@@ -91,7 +91,10 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1\n", "the row of 1024 has not as many cells"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,nan,3\n", "ttft_s_mean is 'nan', not a number"),
      (SYSTEM.format(hardware="MI999", tensor=8), "hardware.gpu: 'MI999' is not in gpus.csv"),
-     (SYSTEM.format(hardware="MI355X", tensor="all"), "tensor_parallel_size is 'all', not a number"),
+     (SYSTEM.format(hardware="MI355X", tensor="all"), "tensor_parallel_size is 'all', not a number of GPUs"),
+     (SYSTEM.format(hardware="MI355X", tensor=0), "tensor_parallel_size is '0', not a number of GPUs"),
+     (SYSTEM.format(hardware="MI355X", tensor=8).replace("kimi-linear-48b-a3b", "Kimi"), "Kimi: neither a config"),
+     (SYSTEM.format(hardware="MI355X", tensor=8).replace("fp8", "int3"), "kv_cache_dtype: 'int3' is not one of"),
      ("# n: three\nprompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1,3\n", "n is 'three', not a number")],
 )  # fmt: skip
 def test_a_bad_table_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
