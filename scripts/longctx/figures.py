@@ -1,7 +1,7 @@
 """The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
 
-A rung without a value is drawn at the foot of the plot: a cross where it failed, an open diamond where its prefill went
-on from a checkpoint (no cold TTFT), an open circle where it is missing.
+A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
+diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from longctx import cost, style
+from longctx import cost, limits, style
 from longctx.compare import Curve, per_gpu, scaled
 from longctx.cost import Price
 from longctx.lengths import format_length
+from longctx.limits import Limit
 from longctx.stats import Description
 
 Row = Mapping[str, Any]
@@ -53,6 +54,7 @@ SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is dr
 EMPTY = (
     ("failed or doubtful", "x", style.VERMILLION),
     ("continued after a crash", "d", style.MUTED),
+    ("a kernel compiled meanwhile", "s", style.MUTED),
     ("not measured", "o", style.MUTED),
 )
 METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
@@ -163,26 +165,27 @@ def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look
 
 def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
     """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    field = "ttft_bound_s" if metric == "ttft_s" else "decode_bound_tok_s"
-    ours = {row["length"]: row[field] for row in given.summary if row.get(field)}
+    ours = _bounds(limits.of_summary(given.summary), metric, given.gpu_count, normalise)
     label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
-    _draw_bound(axes, ours, metric, given.gpu_count if normalise else None, label, style.MUTED)
+    _draw_bound(axes, ours, label, style.MUTED)
     for other, colour, _ in _looks(given.others):
-        theirs = {n: value for n, limit in other.limits.items() if (value := getattr(limit, metric))}
-        if normalise and not other.gpu_count:
-            continue
-        if not any(n in ours and abs(value / ours[n] - 1) < SAME_LIMIT for n, value in theirs.items()):
-            gpus = other.gpu_count if normalise else None
-            _draw_bound(axes, theirs, metric, gpus, f"limit of {other.name}", colour)
+        theirs = _bounds(other.limits, metric, other.gpu_count, normalise)
+        apart = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
+        if not apart or max(apart) >= SAME_LIMIT:
+            _draw_bound(axes, theirs, f"limit of {other.name}", colour)
 
 
-def _draw_bound(
-    axes: Axes, bounds: Mapping[int, float], metric: str, gpus: int | None, label: str, colour: str
-) -> None:
-    factor = (gpus or 1) if metric == "ttft_s" else 1 / (gpus or 1)
+def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, normalise: bool) -> dict[int, float]:
+    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
+    found = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
+    if normalise:
+        found = {n: per_gpu(described, metric, gpus) for n, described in found.items()}
+    return {n: described.mean for n, described in found.items() if described.mean}
+
+
+def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str) -> None:
     if bounds:
-        x = sorted(bounds)
-        y = [bounds[n] * factor for n in x]
+        x, y = list(bounds), list(bounds.values())
         # A line through one point shows nothing.
         marker = "_" if len(x) == 1 else ""
         axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
@@ -197,9 +200,8 @@ def _draw_other(axes: Axes, other: Curve, metric: str, normalise: bool, colour: 
             described: Description = getattr(point, metric)
             points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
         size = 7.0 if mode == "prefill" else 10.0
-        _errorbars(
-            axes, points, Look(other.name + note + _unreal(other), colour, marker, size, hollow=True), zorder=2.5
-        )
+        look = Look(other.name + note + _unreal(other), colour, marker, size, hollow=True)
+        _errorbars(axes, points, look, zorder=2.5)
         drawn |= {length for length, described in points if described.mean}
     return drawn
 
@@ -258,7 +260,7 @@ def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
     empty = {x: group for x, group in rows.items() if all(row[f"{metric}_mean"] is None for row in group)}
     states: dict[str, list[int]] = {}
     for length, group in empty.items():
-        states.setdefault(_emptiness(group), []).append(length)
+        states.setdefault(_emptiness(group, metric), []).append(length)
     for state, marker, colour in EMPTY:
         if x := states.get(state):
             axes.plot(
@@ -271,11 +273,14 @@ def _mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
     return bool(empty)
 
 
-def _emptiness(rows: Sequence[Row]) -> str:
+def _emptiness(rows: Sequence[Row], metric: str) -> str:
     """Say why a rung has no value: one of EMPTY's states."""
     if any(row["n_failed"] or row["n_doubtful"] for row in rows):
         return "failed or doubtful"
-    return "continued after a crash" if any("resumed" in (row.get("reasons") or ()) for row in rows) else "not measured"
+    marks = {mark for row in rows for mark in row.get("reasons") or ()}
+    if metric == "decode_tok_s" and "compiled" in marks:
+        return "a kernel compiled meanwhile"
+    return "continued after a crash" if "resumed" in marks else "not measured"
 
 
 def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:

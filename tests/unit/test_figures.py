@@ -137,6 +137,24 @@ def test_one_limit_is_drawn_once() -> None:
     assert "the same hardware: prefill (synthetic: random weights)" in shares
 
 
+def test_limits_that_meet_at_one_length_are_two() -> None:
+    source = given()
+    met = min(row["length"] for row in source.summary if row["ttft_bound_s"])
+    rows = [row | {"ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] * (1 if row["length"] == met else 2)}
+            for row in source.summary]  # fmt: skip
+    other = compare.curve_of(rows, "other hardware")
+    assert "limit of other hardware" in drawn(figures.metric_figure(given(others=[other]), "ttft_s"))
+
+
+def test_a_limit_per_gpu_is_drawn_once_where_more_of_the_same_gpus_were_used() -> None:
+    source = given()
+    rows = [row | {"gpu_count": 4, "ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] / 4}
+            for row in source.summary]  # fmt: skip
+    others = [compare.curve_of(rows, "four")]
+    assert "limit of four" in drawn(figures.metric_figure(given(others=others), "ttft_s"))
+    assert "limit of four" not in drawn(figures.metric_figure(given(others=others), "ttft_s", normalise=True))
+
+
 def test_amortisation_falls_from_cold_to_hot() -> None:
     source = given(price=Price(3.6, 1))
     figure = figures.amortisation_figure(source)
@@ -223,6 +241,17 @@ def test_a_continued_prefill_is_not_called_unmeasured() -> None:
     assert found["continued after a crash"][0] == [4096]
     assert "not measured" not in found
     assert "continued after a crash" not in drawn(figures.metric_figure(given(rows), "decode_tok_s"))
+
+
+def test_a_decode_that_a_compiled_kernel_spoiled_is_not_called_unmeasured() -> None:
+    marks = [["compiled"], ["compiled", "resumed"]]
+    ttft_s = [40171.67, None]
+    rows = [makerows.row(length=4096 << i, ttft_s=ttft_s[i], decode_tok_s=None, reasons=marks[i]) for i in range(2)]
+    source = given(summary.summarise([makerows.row(), *rows], {}))
+    found = drawn(figures.metric_figure(source, "decode_tok_s"))
+    assert found["a kernel compiled meanwhile"][0] == [4096, 8192]
+    assert "not measured" not in found
+    assert drawn(figures.metric_figure(source, "ttft_s"))["continued after a crash"][0] == [8192]
 
 
 def test_our_own_points_lie_on_top_of_others() -> None:
