@@ -152,7 +152,8 @@ def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
             computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
             whole.append(_quotient(energy, computed + (made or 0)))
             prompt.append(None if energy is None or decode is None else _quotient(energy - decode, computed))
-        output.append(_quotient(decode, made - 1 if made else None))
+        compiled = "compiled" in reasons_of(row)  # perhaps while decoding
+        output.append(_quotient(decode, made - 1 if made and not compiled else None))
     summary["energy_j_mean"] = stats.describe(row.get("energy_j") for row in rows).mean
     for name, values in (("", whole), ("prompt_", prompt), ("output_", output)):
         summary[f"energy_j_per_{name}token"] = stats.describe(values).mean

@@ -197,6 +197,9 @@ def test_energy_before_and_after_the_first_token_is_told_apart() -> None:
     assert one_token["energy_j_per_output_token"] is None
     unsplit = summary.summarise([row(energy_decode_j=None)], {})[0]
     assert unsplit["energy_j_per_prompt_token"] is None
+    compiled = summary.summarise([row("prefill", 1 << 16, decode_tok_s=None, reasons=["compiled"], **split)], {})[0]
+    assert compiled["energy_j_per_output_token"] is None, "compiling may have fallen into decode"
+    assert compiled["energy_j_per_prompt_token"] == pytest.approx(873 / 65536)
 
 
 def test_fits_recover_the_truth() -> None:
