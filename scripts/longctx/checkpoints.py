@@ -68,7 +68,9 @@ def useless(attempts: Sequence[Attempt]) -> bool:
     return len(last) == 2 and all(attempt.failed and attempt.reached <= before.reached for attempt in last)
 
 
-def stitch(attempts: Sequence[Attempt], resumed_from: int, prefill_s: float | None) -> dict[str, float | int | None]:
+def stitch(
+    attempts: Sequence[Attempt], resumed_from: int, prefill_s: float | None, compiling_s: float = 0.0
+) -> dict[str, float | int | None]:
     """Return the cold prefill time put together from all attempts, with its error bound, in seconds.
 
     Every attempt's progress curve says when it had done what the next one took back; the next one's clock goes on from
@@ -78,8 +80,9 @@ def stitch(attempts: Sequence[Attempt], resumed_from: int, prefill_s: float | No
     first ones; 0 for the first attempt) + the last attempt's prefill.
 
     Error bound = the gaps between the samples around those moments, since tokens are counted in steps, and for an
-    attempt between two others the time until its first sample. The resumed attempts' times include reading the
-    checkpoint, so the true cold time is at most the sum.
+    attempt between two others the time until its first sample; and `compiling_s`, which kernels compiled in the last
+    attempt may have taken. The resumed attempts' times include reading the checkpoint, so the true cold time is at most
+    the sum.
     """
     found: dict[str, float | int | None] = {
         "resumed_from": resumed_from, "stitched_prefill_s": None, "stitched_error_s": None
@@ -87,7 +90,7 @@ def stitch(attempts: Sequence[Attempt], resumed_from: int, prefill_s: float | No
     curves = [curve for curve in map(_curve, attempts) if len(curve) > 1]
     if prefill_s is None or not curves:
         return found
-    total_s, error_s, wanted = prefill_s, 0.0, resumed_from
+    total_s, error_s, wanted = prefill_s, compiling_s, resumed_from
     for number, curve in reversed(list(enumerate(curves))):
         if number and wanted <= curve[0][1]:
             continue  # it had not got beyond what it took back itself

@@ -66,7 +66,8 @@ class Session:
             judged = judge.Verdict("ok", (*judged.reasons, "not_steady"), judged.detail)
         row = self._row(record, seen, judged, new_tokens) | identity | facts
         if "resumed" in judged.reasons:
-            row |= checkpoints.stitch(earlier, row["cached_tokens"], row["resumed_prefill_s"])
+            compiling_s = len(seen.jit_lines) * judge.JIT_EVENT_S
+            row |= checkpoints.stitch(earlier, row["cached_tokens"], row["resumed_prefill_s"], compiling_s)
         record.journal.append("trace", identity | {"samples": _trace(seen.answer)})
         record.journal.append("row", row)
         return row

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from busy import told
+from longctx.judge import JIT_EVENT_S
 from pipeline import Pipeline, running, until
 
 POINT, TARGET = "512/pass1", "results/measurements/512/pass1.parquet"
@@ -59,6 +60,21 @@ def test_a_prefill_killed_twice_goes_on(checkpointed: Pipeline) -> None:
     warmups = [row for row in checkpointed.rows(POINT) if row["role"] == "warmup"]
     assert {row["cached_tokens"] for row in warmups} == {0}
     assert folders(checkpointed) == []
+
+
+def test_a_kernel_compiled_in_the_rest_widens_the_error_and_repeats_nothing(checkpointed: Pipeline) -> None:
+    with running(checkpointed, TARGET) as snakemake:
+        until(lambda: sum(done > 0 for done in samples(checkpointed, 0)) >= 2)
+        os.kill(snakemake.pid, signal.SIGKILL)
+        snakemake.wait()
+        checkpointed.nothing_left()
+    checkpointed.faults(measured={"model_s": [0.0, PREFILL_S / 512, 0.0], "jit_line": True})
+    assert checkpointed.run(TARGET).code == 0
+    (row,) = [row for row in checkpointed.rows(POINT) if row["role"] == "cold"]
+    assert (row["status"], told(row)) == ("ok", ["compiled", "resumed"])
+    assert row["decode_tok_s"] is None
+    assert row["stitched_error_s"] > row["jit_events"] * JIT_EVENT_S > 0
+    assert len(checkpointed.requests()) == 2
 
 
 def test_a_lost_checkpoint_costs_time_and_is_said(checkpointed: Pipeline) -> None:

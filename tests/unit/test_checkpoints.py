@@ -98,6 +98,9 @@ def test_one_killed_attempt() -> None:
         "resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 1.0
     }  # fmt: skip
     assert stitch([first], 210, 5.0)["stitched_prefill_s"] == 7.5
+    assert stitch([first], 180, 5.0, 30.0) == {
+        "resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 31.0
+    }  # fmt: skip
 
 
 def test_blocks_that_the_last_sample_did_not_see() -> None:
