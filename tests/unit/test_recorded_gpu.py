@@ -118,7 +118,7 @@ def killed(tmp_path: Path) -> PointRecord:
 
 
 def test_a_killed_prefill_went_on_and_was_put_together(killed: PointRecord) -> None:
-    """kill -9 of the engine past 295,677 of 524,288 tokens; the same command took 256,768 of them back from the disk."""
+    """kill -9 of the engine past 295,677 of 524,288 tokens; the same command took 256,768 back from the disk."""
     records = killed.journal.records
     begins = [i for i, record in enumerate(records) if record.kind == "begin" and record.data["role"] == "cold"]
     *_, row = [data for data in killed.rows().values() if data["role"] == "cold"]
