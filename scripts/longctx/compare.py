@@ -155,10 +155,11 @@ def read_curve(path: Path | str) -> Curve:
         raise DataError(f"{path}: columns missing for a comparison: {', '.join(missing)}")
     count = notes.get("gpu_count", "")
     points = tuple(_published(row, notes.get("n"), path) for row in rows)
+    prefilled = max((point.length for point in points if point.mode == "prefill"), default=0)
     return Curve(
         notes.get("name", path.stem), points, notes.get("gpu"), int(count) if count.isdigit() else None,
         notes.get("weights") == "random", str(path),
-        limits.of_system(notes, sorted({point.length for point in points}), path),
+        limits.of_system(notes, {point.length for point in points}, prefilled, path),
     )  # fmt: skip
 
 

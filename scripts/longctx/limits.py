@@ -35,11 +35,11 @@ def of_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
     return found
 
 
-def of_system(notes: Mapping[str, str], lengths: Iterable[int], path: Path) -> dict[int, Limit]:
+def of_system(notes: Mapping[str, str], lengths: Iterable[int], prefilled: int, path: Path) -> dict[int, Limit]:
     """Return the limits of the system that a table's notes describe, {} where one of NOTES is missing.
 
-    At `lengths` (tokens), and at each doubling between them, for a curve. The GPUs are as many as the ranks: one
-    replica. DataError names the note that is wrong.
+    At `lengths` (tokens), and at each doubling between them, for a curve; of TTFT up to `prefilled`, the longest prompt
+    that was. The GPUs are as many as the ranks: one replica. DataError names the note that is wrong.
     """
     if not all(notes.get(note) for note in NOTES):
         return {}
@@ -51,7 +51,7 @@ def of_system(notes: Mapping[str, str], lengths: Iterable[int], path: Path) -> d
         geometry, hardware = read_geometry(notes["model"]), load_hardware(notes["hardware"], split.gpus)
         return {
             length: Limit(
-                ttft_bound_s(geometry, hardware, split, length, kv_dtype),
+                ttft_bound_s(geometry, hardware, split, length, kv_dtype) if length <= prefilled else None,
                 decode_bound_tok_s(geometry, hardware, split, length, kv_dtype),
             )
             for length in _with_doublings(lengths)

@@ -64,6 +64,8 @@ def test_probe_with_modes_and_other_column_names_is_read() -> None:
     assert found.of_mode("decode_only")[1 << 23].decode_tok_s.mean == 68.7
     assert found.of_mode("decode_only")[1 << 23].ttft_s.mean is None
     assert found.of_mode("prefill")[1024].decode_tok_s.mean is None
+    assert found.limits[1 << 23].decode_tok_s
+    assert max(n for n, limit in found.limits.items() if limit.ttft_s) == 1 << 20, "none of what was not prefilled"
 
 
 def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
