@@ -1,5 +1,6 @@
 """The configuration's schema: how texts are read, what is refused in one sentence, and the defaults filled in."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,21 @@ _KINDS = {
 _SCALARS = {"integer", "number", "boolean", "null"}
 
 
+def _finite(types: Any, value: Any) -> bool:
+    """Whether it is a number in JSON, which the jobs read: .inf and .nan would be null there."""
+    return bool(types.is_type(value, "integer")) or (isinstance(value, float) and math.isfinite(value))
+
+
+_TYPES = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", _finite)
+_extended: Any = jsonschema.validators.extend  # jsonschema gives it no types
+_VALIDATOR = _extended(jsonschema.Draft202012Validator, type_checker=_TYPES)
+
+
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with every default; ConfigError for the first thing that the schema refuses."""
     schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
     given = _as_meant(schema, config)
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(given), key=lambda e: list(e.path))
+    errors = sorted(_VALIDATOR(schema).iter_errors(given), key=lambda e: list(e.path))
     if errors:
         raise ConfigError(_sentence(errors[0]))
     filled: dict[str, Any] = _with_defaults(schema, given)
@@ -57,7 +68,7 @@ def _kinds(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _is(value: Any, kind: str) -> bool:
-    return bool(jsonschema.Draft202012Validator.TYPE_CHECKER.is_type(value, kind))
+    return bool(_TYPES.is_type(value, kind))
 
 
 def _as_yaml(text: str) -> Any:

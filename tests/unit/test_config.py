@@ -56,6 +56,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"serve": {"enforce_eager": "1"}}, "serve.enforce_eager: '1' is not true or false (No compilation"),
     ({"checkpoint": {"dir": "/x", "cpu_gib": "8 GiB"}}, "checkpoint.cpu_gib: '8 GiB' is not a number (CPU memory"),
     ({"checkpoint": {"dir": 8}}, "checkpoint.dir: 8 is not a text"),
+    ({"measure": {"stall_s": float("inf")}}, "measure.stall_s: inf is not a number (No growth"),
+    ({"measure": {"stall_s": ".nan"}}, "measure.stall_s: '.nan' is not a number (No growth"),
     ({"passes": True}, "passes: True is not a whole number (How often"),
     ({"repeats": 5}, "repeats: 5 is not a section of keys (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
