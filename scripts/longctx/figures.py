@@ -49,6 +49,7 @@ LOOK = {
     "prefill": Look("cold prompt", style.BLUE, "o", 5.0),
 }
 OTHERS = ((style.PURPLE, "^"), (style.ORANGE, "v"), (style.SKY, "P"), (style.MUTED, "X"))
+MOST_INSIDE = 5  # series whose legend still leaves the points free
 SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
 # A rung without a value: why, and how it is marked.
 EMPTY = (
@@ -316,7 +317,9 @@ def limits_figure(given: FigureInput) -> Figure | None:
         return None
     # The legend is read from the last drawn: ours, then the others.
     drawn = [*(pair for other in reversed(_looks(given.others)) for pair in _shares(*other)), *ours]
-    figure, axes = style.new("Distance to the hardware's limit", given.subtitle)
+    crowded = len(drawn) > MOST_INSIDE
+    height = 4.6 + 0.21 * len(drawn) if crowded else 4.6
+    figure, axes = style.new("Distance to the hardware's limit", given.subtitle, height=height)
     for look, shares in drawn:
         axes.plot(list(shares), list(shares.values()), label=look.label, **look.options)
     axes.axhline(1.0, linestyle=(0, (5, 3)), linewidth=1.2, color=style.MUTED)
@@ -324,8 +327,10 @@ def limits_figure(given: FigureInput) -> Figure | None:
     axes.set_ylim(0, 1.06 * max(1.0, *(max(shares.values()) for _, shares in drawn)))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylabel("Share of the limit")
-    # Opaque: with many series it may lie over the line at 100 %.
-    axes.legend(loc="best", reverse=True, frameon=True, framealpha=0.9, edgecolor="none", facecolor=style.PAPER)
+    if crowded:
+        figure.legend(loc="outside lower left", reverse=True)
+    else:  # opaque: it may lie over the line at 100 %
+        axes.legend(loc="best", reverse=True, frameon=True, framealpha=0.9, edgecolor="none", facecolor=style.PAPER)
     style.mark_synthetic(axes, given.labels(*LOOK))
     return figure
 

@@ -127,6 +127,20 @@ def test_others_are_drawn_against_their_own_limits() -> None:
         assert per_gpu["limit of 8 × MI355X (published)"][1] == pytest.approx([factor * value for value in limit])
 
 
+@pytest.mark.parametrize("runs", [0, 1, 3])
+def test_no_point_lies_under_the_legend_of_the_limits(runs: int) -> None:
+    source = given()
+    others = [compare.read_curve(PUBLISHED), *(compare.curve_of(source.summary, f"host {i}") for i in range(2))]
+    figure = figures.limits_figure(given(others=others[:runs]))
+    assert figure is not None
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    (box,) = (legend.get_window_extent() for legend in (*figure.legends, axes.get_legend()) if legend)
+    points = [point for line in axes.lines if len(line.get_xdata()) > 2 for point in line.get_xydata()]
+    assert points
+    assert not any(box.contains(*axes.transData.transform(point)) for point in points)
+
+
 def test_one_limit_is_drawn_once() -> None:
     source = given()
     again = compare.curve_of(source.summary, "the same hardware")
