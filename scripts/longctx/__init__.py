@@ -10,6 +10,7 @@ The modules, by what they know; a group uses those above it:
     geometry, parts                    layers and their parts: KV bytes per token, states, parameters, FLOPs
     hybrids, families                  which of them each family of models has
     hardware, capacity, bounds         a GPU, how many tokens fit on it, what no server can beat on it
+    limits                             the same for a run of which we have a summary or a table
     stats, forecast, plan              statistics; how long a prefill will take, which lengths fit, hours
     tokenfile, tokens, corpus          ids on disk, any model's tokenizer, source trees as one stream
     synthetic, prompt, validate        models made on the spot, prompts of exact length, their check
@@ -27,7 +28,7 @@ The modules, by what they know; a group uses those above it:
     warmup, kvlimit, outlook, request  proven warm-up, what did not fit, the forecast, one request as a row
     owner, measure                     whose job a measurement is, and the protocol
     resume                             what a run sets right before it starts, and its report afterwards
-    cost, limits, compare, summary     dollars, what others' hardware allows, two runs side by side, a row per length
+    cost, compare, summary             dollars, two runs side by side, a row per length
     gather                             everything that a campaign has on disk
     figures                            every figure but Figure 1
     views, details, story              what the reports say, as tables and sentences

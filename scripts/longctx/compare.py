@@ -26,7 +26,6 @@ from longctx.stats import Description, Ratio
 
 PUBLISHED_COLUMNS = ("prompt_tokens", "ttft_s_mean", "decode_tok_s_mean")
 ALIASES = {"ttft_client_s": "ttft_s_mean", "decode_tok_s": "decode_tok_s_mean"}
-NOTES = ("name", "gpu", "gpu_count", "n", "weights", *limits.NOTES)
 NUMBERS = ("length", "prompt_tokens", "n", "gpu_count", "ttft_bound_s", "decode_bound_tok_s")
 METRICS = {"ttft_s": "TTFT", "decode_tok_s": "decode"}
 ACCEPTED = "a run's summary.parquet, its summary.csv or a published .csv"
@@ -145,7 +144,7 @@ def read_curve(path: Path | str) -> Curve:
         text = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from error
-    notes = dict(_notes(text))
+    notes = limits.notes(text)
     table = csv.DictReader(line for line in text if line.strip() and not line.startswith("#"))
     rows = [{ALIASES.get(key, key): cell for key, cell in row.items()} for row in table]
     columns = set(rows[0]) if rows else set()
@@ -156,18 +155,12 @@ def read_curve(path: Path | str) -> Curve:
     count = notes.get("gpu_count", "")
     points = tuple(_published(row, notes.get("n"), path) for row in rows)
     prefilled = max((point.length for point in points if point.mode == "prefill"), default=0)
+    system = limits.system(notes, path)
     return Curve(
         notes.get("name", path.stem), points, notes.get("gpu"), int(count) if count.isdigit() else None,
         notes.get("weights") == "random", str(path),
-        limits.of_system(notes, {point.length for point in points}, prefilled, path),
+        limits.of_system(system, {point.length for point in points}, prefilled) if system else {},
     )  # fmt: skip
-
-
-def _notes(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        key, colon, text = line.lstrip("# ").partition(":")
-        if line.startswith("#") and colon and key in NOTES:
-            yield key, text.strip()
 
 
 def _run_name(path: Path) -> str:

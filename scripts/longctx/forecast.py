@@ -10,7 +10,7 @@ prompts get further from it), the bound and the share of it reached last bracket
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from math import exp, log, log2, sqrt
 from pathlib import Path
@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from longctx.bounds import ttft_bound_s
+from longctx import limits
 from longctx.errors import DataError
-from longctx.geometry import Geometry, read_geometry
-from longctx.hardware import RESOURCES, Hardware, Parallelism, load_hardware
+from longctx.geometry import Geometry
+from longctx.hardware import RESOURCES, Hardware, Parallelism
 from longctx.lengths import format_length
 from longctx.stats import t_quantile
 
@@ -127,12 +127,8 @@ class Curve:
         return seconds * self.bound(tokens) / self.bound(inside)
 
 
-# file, GPU, count, parallelism, TTFT column
-_REFERENCES = (
-    ("mi355x-published.csv", "MI355X", 8, Parallelism(tensor=8), "ttft_s_mean"),
-    ("h200-probe.csv", "H200", 1, Parallelism(), "ttft_client_s"),
-)
-_REFERENCE_MODEL = "kimi-linear-48b-a3b.json"
+# file, TTFT column; whose curve it is stands in the file's notes
+_REFERENCES = (("mi355x-published.csv", "ttft_s_mean"), ("h200-probe.csv", "ttft_client_s"))
 
 
 def read_ttft_csv(path: Path, column: str) -> dict[int, float]:
@@ -143,15 +139,20 @@ def read_ttft_csv(path: Path, column: str) -> dict[int, float]:
 
 
 def reference_curves() -> list[Curve]:
-    """Return the curves that ship in resources/results."""
-    geometry = read_geometry(RESOURCES / "models" / _REFERENCE_MODEL)
+    """Return the curves that ship in resources/results; DataError for one that does not say of what system it is."""
     curves = []
-    for file, gpu, count, parallelism, column in _REFERENCES:
-        ttft = read_ttft_csv(RESOURCES / "results" / file, column)
-        hardware = load_hardware(gpu, count)
-        bound = partial(ttft_bound_s, geometry, hardware, parallelism, kv_dtype="fp8")
-        name = file.removesuffix(".csv")
-        curves.append(Curve(name, geometry, hardware, tuple(ttft), tuple(ttft.values()), bound, parallelism))
+    for file, column in _REFERENCES:
+        path = RESOURCES / "results" / file
+        system = limits.system(limits.notes(path.read_text(encoding="utf-8").splitlines()), path)
+        if system is None:
+            raise DataError(f"{path}: a forecast needs the notes {', '.join(limits.NOTES)}")
+        ttft = read_ttft_csv(path, column)
+        curves.append(
+            Curve(
+                path.stem, system.geometry, system.hardware, tuple(ttft), tuple(ttft.values()), system.ttft_bound_s,
+                system.parallelism,
+            )
+        )  # fmt: skip
     return curves
 
 

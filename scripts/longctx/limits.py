@@ -1,4 +1,4 @@
-"""What another run's hardware allows: out of its own summary, or from what a published table says of its system."""
+"""What a run's hardware allows: out of its own summary, or from what a published table says of its system."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 
 from longctx.bounds import decode_bound_tok_s, ttft_bound_s
 from longctx.errors import ConfigError, DataError, GeometryError
-from longctx.geometry import read_geometry
-from longctx.hardware import Parallelism, load_hardware
+from longctx.geometry import Geometry, read_geometry
+from longctx.hardware import Hardware, Parallelism, load_hardware
 
 # Of a published table: `model` as geometry.read_geometry takes it, `hardware` a GPU of resources/hardware/gpus.csv.
 NOTES = ("model", "hardware", "tensor_parallel_size", "kv_cache_dtype")
@@ -35,29 +35,55 @@ def of_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
     return found
 
 
-def of_system(notes: Mapping[str, str], lengths: Iterable[int], prefilled: int, path: Path) -> dict[int, Limit]:
-    """Return the limits of the system that a table's notes describe, {} where one of NOTES is missing.
+@dataclass(frozen=True, slots=True)
+class System:
+    """One replica of a model on as many GPUs as it has ranks."""
 
-    At `lengths` (tokens), and at each doubling between them, for a curve; of TTFT up to `prefilled`, the longest prompt
-    that was. The GPUs are as many as the ranks: one replica. DataError names the note that is wrong.
-    """
-    if not all(notes.get(note) for note in NOTES):
-        return {}
-    tensor, kv_dtype = notes["tensor_parallel_size"], notes["kv_cache_dtype"]
+    geometry: Geometry
+    hardware: Hardware
+    parallelism: Parallelism
+    kv_dtype: str
+
+    def ttft_bound_s(self, tokens: int) -> float:
+        return ttft_bound_s(self.geometry, self.hardware, self.parallelism, tokens, self.kv_dtype)
+
+    def decode_bound_tok_s(self, context: int) -> float:
+        return decode_bound_tok_s(self.geometry, self.hardware, self.parallelism, context, self.kv_dtype)
+
+
+def notes(lines: Iterable[str]) -> dict[str, str]:
+    """Return what the comments of a table say, '# key: text'."""
+    found = (line.lstrip("# ").partition(":") for line in lines if line.startswith("#"))
+    return {key: text.strip() for key, colon, text in found if colon}
+
+
+def system(said: Mapping[str, str], path: Path) -> System | None:
+    """Return the system that a table's notes describe, None without all of NOTES; DataError for a wrong one."""
+    if not all(said.get(note) for note in NOTES):
+        return None
+    tensor = said["tensor_parallel_size"]
     if not (tensor.isdecimal() and int(tensor)):
         raise DataError(f"{path}: tensor_parallel_size is {tensor!r}, not a number of GPUs")
     split = Parallelism(tensor=int(tensor))
     try:
-        geometry, hardware = read_geometry(notes["model"]), load_hardware(notes["hardware"], split.gpus)
-        return {
-            length: Limit(
-                ttft_bound_s(geometry, hardware, split, length, kv_dtype) if length <= prefilled else None,
-                decode_bound_tok_s(geometry, hardware, split, length, kv_dtype),
-            )
-            for length in _with_doublings(lengths)
-        }
+        geometry, hardware = read_geometry(said["model"]), load_hardware(said["hardware"], split.gpus)
+        geometry.kv_dtype_bytes(said["kv_cache_dtype"])  # an unknown one is told here
     except (ConfigError, GeometryError) as error:
         raise DataError(f"{path}: {error}") from error
+    return System(geometry, hardware, split, said["kv_cache_dtype"])
+
+
+def of_system(known: System, lengths: Iterable[int], prefilled: int) -> dict[int, Limit]:
+    """Return a system's limits at `lengths` (tokens) and each doubling between them, for a curve.
+
+    Those of TTFT up to `prefilled`, the longest prompt that was.
+    """
+    return {
+        length: Limit(
+            known.ttft_bound_s(length) if length <= prefilled else None, known.decode_bound_tok_s(length)
+        )
+        for length in _with_doublings(lengths)
+    }  # fmt: skip
 
 
 def _with_doublings(lengths: Iterable[int]) -> list[int]:

@@ -92,6 +92,7 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
      ("", "columns missing"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,1\n", "the row of 1024 has not as many cells"),
      ("prompt_tokens,ttft_s_mean,decode_tok_s_mean\n1024,nan,3\n", "ttft_s_mean is 'nan', not a number"),
+     (SYSTEM.format(hardware="MI355X", tensor=8).replace("fp8", "fp7"), "kv_cache_dtype: 'fp7' is not one of"),
      (SYSTEM.format(hardware="MI999", tensor=8), "hardware.gpu: 'MI999' is not in gpus.csv"),
      (SYSTEM.format(hardware="MI355X", tensor="all"), "tensor_parallel_size is 'all', not a number of GPUs"),
      (SYSTEM.format(hardware="MI355X", tensor=0), "tensor_parallel_size is '0', not a number of GPUs"),
