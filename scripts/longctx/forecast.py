@@ -187,12 +187,15 @@ def forecast(
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
     apart = _apart(curve, measured) if curve and same_setup and bound else None
     agrees = curve is not None and apart is not None and apart <= AGREEING and max(measured) <= curve.lengths[-1]
-    if len(measured) >= 2 and (not agrees or _believed(tokens, measured, bound)):
-        return _extrapolated(tokens, measured, bound, f"fit of {len(measured)} lengths")
+    if len(measured) >= 2:
+        own, believed = _extrapolated(tokens, measured, bound, f"fit of {len(measured)} lengths")
+        if believed or not agrees:
+            return own
     if curve is None or bound is None:
         return None
     if same_setup and tokens > curve.lengths[-1]:
-        return _extrapolated(tokens, dict(zip(curve.lengths, curve.ttft_s, strict=True)), bound, f"fit of {curve.name}")
+        known = dict(zip(curve.lengths, curve.ttft_s, strict=True))
+        return _extrapolated(tokens, known, bound, f"fit of {curve.name}")[0]
     middle = max(floor, curve.time_at(tokens) * floor / curve.bound(tokens))
     factor = max(1 + OWN_SPREAD, apart or 1.0) if same_setup else FOREIGN_FACTOR
     source = f"{curve.name}" if same_setup else f"{curve.name}, scaled by hardware"
@@ -207,33 +210,25 @@ def _apart(curve: Curve, measured: Mapping[int, float]) -> float | None:
     return max(ratio, 1 / ratio)
 
 
-def _believed(tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None) -> bool:
-    """Whether a fit may speak for `tokens`: far beyond its data it keeps to what the bound and the data allow.
-
-    In every ladder seen the time over the bound falls as prompts grow.
-    """
-    last = max(measured)
-    if bound is None or tokens <= last:
-        return True
-    far = last << FAR_DOUBLINGS
-    over_bound = fit_ttft(list(measured), list(measured.values())).predict(far)[0] / bound(far)
-    return 1 <= over_bound <= measured[last] / bound(last)
-
-
 def _extrapolated(
     tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None, source: str
-) -> Estimate:
-    """Return what a fit says where it is believed, else what lies between the bound and the share of it reached.
+) -> tuple[Estimate, bool]:
+    """Return what a fit says, or where it is not believed, what lies between the bound and the share of it reached.
 
-    There the middle is no less than what the longest measured prompt took.
+    And whether it is: far beyond its data it keeps to what the bound and the data allow, since in every ladder seen the
+    time over the bound falls as prompts grow. Between the two the middle is no less than what the longest measured
+    prompt took.
     """
-    last, floor = max(measured), bound(tokens) if bound else 0.0
-    if bound is None or _believed(tokens, measured, bound):
-        middle, low, high = fit_ttft(list(measured), list(measured.values())).predict(tokens)
-        return Estimate(max(middle, floor), max(low, floor), max(high, floor), source)
+    fit = fit_ttft(list(measured), list(measured.values()))
+    last, far = fit.longest, fit.longest << FAR_DOUBLINGS
+    if bound is None or tokens <= last or 1 <= fit.predict(far)[0] / bound(far) <= measured[last] / bound(last):
+        floor = bound(tokens) if bound else 0.0
+        middle, low, high = (max(seconds, floor) for seconds in fit.predict(tokens))
+        return Estimate(middle, low, high, source), True
+    floor = bound(tokens)
     high = (1 + SHARE_NOISE) * max(1.0, measured[last] / bound(last)) * floor
     middle = min(max(sqrt(floor * high), measured[last]), high)
-    return Estimate(middle, floor, high, f"limit, and the share of it reached at {format_length(last)}")
+    return Estimate(middle, floor, high, f"limit, and the share of it reached at {format_length(last)}"), False
 
 
 def back_test(
@@ -247,7 +242,7 @@ def back_test(
     rows = []
     for length, actual in sorted(ttft_s.items()):
         if length > up_to:
-            found = _extrapolated(length, known, bound, "fit")
+            found, _ = _extrapolated(length, known, bound, "fit")
             rows.append({"length": length, "actual_s": actual, "predicted_s": found.ttft_s, "low_s": found.low_s,
                          "high_s": found.high_s, "error": found.ttft_s / actual - 1})  # fmt: skip
     return rows
