@@ -303,22 +303,13 @@ def _say_nothing_measured(axes: Axes) -> None:
 
 def limits_figure(given: FigureInput) -> Figure | None:
     """Draw the share of the hardware's limit that was reached: MFU of prefill, bandwidth of decode; None without."""
-    series = [
-        (Look("decode, KV cache filled", style.VERMILLION, "s", 9.5, hollow=True), "decode_only", "decode_over_bound"),
-        (Look("decode: measured / bandwidth bound", style.ORANGE, "^"), "prefill", "decode_over_bound"),
-        (Look("prefill: bound / measured TTFT (MFU)", style.BLUE, "o"), "prefill", "ttft_over_bound"),
-    ]
-    ours = []
-    for look, mode, field in series:
-        shares = {row["length"]: row[field] for row in given.of_mode(mode) if row.get(field)}
-        if shares:
-            ours.append((look, {n: 1 / v if field == "ttft_over_bound" else v for n, v in shares.items()}))
+    ours = list(_our_shares(given))
     if not ours:
         return None
     # The legend is read from the last drawn: ours, then the others.
     drawn = [*(pair for other in reversed(_looks(given.others)) for pair in _shares(*other)), *ours]
     crowded = len(drawn) > MOST_INSIDE
-    height = 4.6 + 0.21 * len(drawn) if crowded else 4.6
+    height = style.HEIGHT_IN + (0.21 * len(drawn) if crowded else 0)
     figure, axes = style.new("Distance to the hardware's limit", given.subtitle, height=height)
     for look, shares in drawn:
         axes.plot(list(shares), list(shares.values()), label=look.label, **look.options)
@@ -333,6 +324,18 @@ def limits_figure(given: FigureInput) -> Figure | None:
         axes.legend(loc="best", reverse=True, frameon=True, framealpha=0.9, edgecolor="none", facecolor=style.PAPER)
     style.mark_synthetic(axes, given.labels(*LOOK))
     return figure
+
+
+def _our_shares(given: FigureInput) -> Iterator[tuple[Look, dict[int, float]]]:
+    """Yield the shares of the limits that this run reached, by prompt length."""
+    for look, mode, field in (
+        (Look("decode, KV cache filled", style.VERMILLION, "s", 9.5, hollow=True), "decode_only", "decode_over_bound"),
+        (Look("decode: measured / bandwidth bound", style.ORANGE, "^"), "prefill", "decode_over_bound"),
+        (Look("prefill: bound / measured TTFT (MFU)", style.BLUE, "o"), "prefill", "ttft_over_bound"),
+    ):
+        found = {row["length"]: row[field] for row in given.of_mode(mode) if row.get(field)}
+        if found:
+            yield look, {n: 1 / value if field == "ttft_over_bound" else value for n, value in found.items()}
 
 
 def _looks(others: Sequence[Curve]) -> list[tuple[Curve, str, str]]:

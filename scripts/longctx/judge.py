@@ -17,6 +17,7 @@ SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
 CLOCK_JUMP_S = 2.0
 # One kernel compiled or tuned; 218 of them took 117 s on one H200. Against the spread of 64Mi prefills as published.
 JIT_EVENT_S, JIT_SHARE = 30.0, 0.003
+COLD_ROLES = ("cold", "repeat")
 # Below this a client's wait for a processor is ordinary scheduling.
 STARVED_S = 0.02
 
@@ -139,7 +140,7 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
     if seen.role == "reuse":
         if not cached:
             yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
-    elif seen.role in ("cold", "repeat"):
+    elif seen.role in COLD_ROLES:
         if _resumed(seen):
             yield "resumed", f"prefill took {cached} tokens back from a checkpoint"
         elif seen.checkpoint_tokens and not cached:
@@ -154,7 +155,7 @@ def _cache_doubts(seen: Observation) -> Iterator[tuple[str, str]]:
 
 
 def _resumed(seen: Observation) -> bool:
-    return seen.role in ("cold", "repeat") and seen.checkpoint_tokens is not None and bool(cached_tokens(seen))
+    return seen.role in COLD_ROLES and seen.checkpoint_tokens is not None and bool(cached_tokens(seen))
 
 
 def _hardly_counts(seen: Observation) -> bool:
@@ -163,9 +164,8 @@ def _hardly_counts(seen: Observation) -> bool:
     It went on from a checkpoint, so that its time is a bound anyway, or it takes so long that compiling hides in the
     spread between runs.
     """
-    if seen.role not in ("cold", "repeat"):
-        return False
-    return _resumed(seen) or len(seen.jit_lines) * JIT_EVENT_S <= JIT_SHARE * (seen.answer.ttft_s or 0.0)
+    hidden = len(seen.jit_lines) * JIT_EVENT_S <= JIT_SHARE * (seen.answer.ttft_s or 0.0)
+    return _resumed(seen) or (seen.role in COLD_ROLES and hidden)
 
 
 def _clock_disagreement(seen: Observation) -> Iterator[tuple[str, str]]:

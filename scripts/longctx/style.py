@@ -29,6 +29,7 @@ CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 RANDOM_WEIGHTS = "synthetic: random weights"
 FILLED_KV = "KV cache filled, not prefilled"
+HEIGHT_IN = 4.6
 
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
@@ -55,7 +56,7 @@ def theme() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = 4.6) -> tuple[Figure, Axes]:
+def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
     """Return a figure of `width` x `height` inches with one axes, a bold title and a grey line under it."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
