@@ -4,20 +4,6 @@ vLLM copies between KV cache and host memory with CUDA only. Here both lie in ho
 done at once, where a GPU's runs beside the computing.
 """
 
-from pathlib import Path
-
-ENTRY_POINT = "[vllm.general_plugins]\ncpuoffload = cpuoffload:register\n"
-
-
-def install(folder: Path) -> Path:
-    """Write what makes vLLM find this plugin and return the folder to put on PYTHONPATH."""
-    about = folder / "cpuoffload-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cpuoffload\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(ENTRY_POINT)
-    (folder / "cpuoffload.py").write_bytes(Path(__file__).read_bytes())
-    return folder
-
 
 def register() -> None:
     """Called by vLLM in each of its processes."""

@@ -11,13 +11,15 @@ from pathlib import Path
 import cpuoffload
 import pipeline as pipelines
 import pytest
+import vllmhold
+import vllmplugins
 from busy import told
 from longctx.server import reaper
 from pipeline import ROOT, Pipeline, running, until
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 POINT, TARGET = "64Ki/pass1", "results/measurements/64Ki/pass1.parquet"
-LENGTH, KILL_AT, PATIENCE_S = 65_536, 24_000, 400.0
+LENGTH, KILL_AT, HOLD_AT, PATIENCE_S = 65_536, 24_000, 32_768, 400.0
 pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")]
 
 
@@ -37,19 +39,22 @@ def with_checkpoints(pipeline: Pipeline, plugin: Path) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cpuoffload.install(tmp_path_factory.mktemp("plugin"))
+    return vllmplugins.install(tmp_path_factory.mktemp("plugin"), cpuoffload, vllmhold)
 
 
 @pytest.fixture(scope="module")
 def killed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a campaign whose engine was killed with kill -9 in the middle of a prefill."""
     made = with_checkpoints(pipelines.make(tmp_path_factory.mktemp("killed")), plugin)
+    hold = vllmhold.hold(plugin, HOLD_AT)
     with running(made, TARGET) as snakemake:
         until(lambda: done(made) >= KILL_AT or snakemake.poll() is not None, lambda: output(made), PATIENCE_S)
+        assert snakemake.poll() is None, output(made)
         memory = reaper.shared_memory(made.processes())
         os.kill(made.one("EngineCore"), signal.SIGKILL)
         assert made.finish(snakemake).code != 0, output(made)
     made.nothing_left()
+    hold.unlink()
     assert any("vllm_offload" in name for name in memory)
     assert not [name for name in memory if Path(name).exists()]
     assert "server_died" in output(made)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import vllmhold
+import vllmplugins
 from longctx import tables
 from onenode import ROOT, Slurm, Sweep
 
@@ -124,11 +126,17 @@ def test_gpus_are_asked_for_as_the_recipe_has_them(slurm: Slurm, sweep: Make) ->
 def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
     slurm: Slurm, sweep: Make, tmp_path: Path
 ) -> None:
-    serve = {"python": str(PYTHON), "scope": "pass", "enforce_eager": True, "contract": "fail", "start_timeout_s": 240}
+    plugins = vllmplugins.install(tmp_path / "plugins", vllmhold)
+    hold = vllmhold.hold(plugins, 8192)
+    serve = {
+        "python": str(PYTHON), "scope": "pass", "enforce_eager": True, "contract": "fail", "start_timeout_s": 240,
+        "max_num_batched_tokens": 2048, "env": {"PYTHONPATH": str(plugins)},
+    }  # fmt: skip
     one = sweep(lengths=["1Ki", "16Ki"], serve=serve)
     one.start()
     one.until(lambda: one.begun("16Ki/pass1") + one.begun("16Ki/pass2") == 1, 300)
     slurm.run("scancel", running(slurm))
+    hold.unlink()
     one.until(lambda: len(one.rows("1Ki/pass1")) + len(one.rows("1Ki/pass2")) == 2, 300)
     assert one.wait() != 0
     kept = [row for name in ("1Ki/pass1", "1Ki/pass2") for row in one.rows(name)]
