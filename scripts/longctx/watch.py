@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from longctx.server import apart
 from longctx.status import read_status, writer_gone
 from longctx.terminal import format_seconds
 
@@ -118,6 +119,7 @@ def watch(
     shown: list[str] = []
     while True:
         status = read_status(results / "status.json")
+        _keep_awake(status)
         size = shutil.get_terminal_size()
         lines = _lines(results, status, min(BAR_WIDTH, max(4, size.columns - 8)))
         news = [line.partition("; last news")[0] for line in lines]
@@ -132,6 +134,13 @@ def watch(
         if once or (status is not None and _finished(status)):
             return 0
         sleep(interval_s)
+
+
+def _keep_awake(status: dict[str, Any] | None) -> None:
+    """Stay where the measurement stays: a CPU server's processors would let this sleep for seconds."""
+    for entry in (status or {}).get("current", {}).values():
+        if writer_gone(entry) is False:
+            apart.beside(int(entry["pid"]))
 
 
 def _lines(results: Path, status: dict[str, Any] | None, bar_width: int) -> list[str]:

@@ -1,11 +1,14 @@
 """The client keeps off the processors on which a CPU server computes."""
 
+import io
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from longctx import watch
 from longctx.server import Launcher, Recipe, apart, serve
 
 TINY = str(Path(__file__).parents[1] / "tinyserver.py")
@@ -53,3 +56,38 @@ def test_where_no_processor_would_be_left_nothing_changes(monkeypatch: pytest.Mo
 @needs_two
 def test_processes_that_have_ended_bind_nothing() -> None:
     assert apart.bound([2**22 + 1]) == set()
+
+
+MEASURING = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from longctx.status import StatusWriter
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+StatusWriter(sys.argv[1], campaign="c", point="prefill/1Ki/pass1").update(phase="measuring")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_two
+def test_watching_stays_where_the_measurement_stays(tmp_path: Path) -> None:
+    before, seen = os.sched_getaffinity(0), []
+
+    def look() -> None:
+        watch.watch(tmp_path, once=True, out=io.StringIO())
+        seen.append(os.sched_getaffinity(0))
+
+    def look_in_a_thread() -> None:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    scripts = Path(watch.__file__).parents[1]
+    command = [sys.executable, "-c", MEASURING, str(tmp_path / "status.json"), str(scripts)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as measuring:
+        assert measuring.stdout is not None
+        assert measuring.stdout.readline() == b"written\n"
+        look_in_a_thread()
+    look_in_a_thread()
+    assert seen == [{max(before)}, before], "and anywhere once it has ended"
+    assert os.sched_getaffinity(0) == before

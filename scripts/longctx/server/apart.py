@@ -30,6 +30,12 @@ def apart_from(pids: Iterable[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def beside(pid: int) -> None:
+    """Keep this thread to the processors that another process keeps to; nothing changes where that cannot be done."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setaffinity(0, os.sched_getaffinity(pid))
+
+
 def bound(pids: Iterable[int]) -> set[int]:
     """Return the processors that are the only one of some thread of these processes."""
     found: set[int] = set()
