@@ -3,6 +3,7 @@
 TINY (space-separated words): silent (never listens), exit (exits after TINY_AFTER_S with TINY_WORDS), other (serves
 another model), environment (prints its environment), family (children that leave the group and ignore SIGTERM),
 ignore_term, no_metrics, chatty (prints without end), shared (keeps the shared memory TINY_SHARED, never removes it),
+sockets (leaves one where vLLM makes its sockets),
 bound (one thread has the last processor to itself).
 """
 
@@ -11,6 +12,7 @@ import json
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +81,8 @@ def main() -> None:
         with open(os.environ["TINY_SHARED"], "w+b") as file:
             file.truncate(1 << 16)
             KEPT.append(mmap.mmap(file.fileno(), 1 << 16))
+    if "sockets" in WORDS:
+        socket.socket(socket.AF_UNIX).bind(os.path.join(os.environ["VLLM_RPC_BASE_PATH"], "9" * 36))
     if "family" in WORDS:
         start_family()
     if "exit" in WORDS:

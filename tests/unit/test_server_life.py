@@ -4,17 +4,20 @@ import contextlib
 import json
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from longctx.errors import ServerError
-from longctx.server import Launcher, Recipe, Server, life, ownership, reap, reaper, serve
+from longctx.server import Launcher, Recipe, Server, life, local, ownership, reap, reaper, serve
 
 TINY = str(Path(__file__).parents[1] / "tinyserver.py")
 SCRIPTS = str(Path(__file__).parents[2] / "scripts")
@@ -49,6 +52,14 @@ def owner_id(tmp_path: Path) -> str:
     return str(json.loads(record.read_text())["id"])
 
 
+def sockets(tmp_path: Path) -> Path:
+    """The folder of sockets that the one record in the folder names; the server's is in it."""
+    (path,) = (tmp_path / "run").glob("server-*.json")
+    folder = Path(json.loads(path.read_text())["sockets"])
+    assert [entry.is_socket() for entry in folder.iterdir()] == [True]
+    return folder
+
+
 def wait_until(true: Callable[[], Any], what: str, limit_s: float = 30.0) -> None:
     deadline = time.monotonic() + limit_s
     while not true():
@@ -76,7 +87,7 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 @pytest.fixture
 def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own that serves a stubborn family of processes until it is killed."""
-    monkeypatch.setenv("TINY", "family ignore_term")
+    monkeypatch.setenv("TINY", "family ignore_term sockets")
     code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -141,11 +152,12 @@ def test_an_exception_in_the_block_ends_the_server(tmp_path: Path) -> None:
 def test_nothing_survives_its_owner(
     tmp_path: Path, owner: subprocess.Popen[str], bystander: Any, signum: int, group: bool
 ) -> None:
-    mark = owner_id(tmp_path)
+    mark, folder = owner_id(tmp_path), sockets(tmp_path)
     assert len(reaper.marked(mark)) == 4  # the reaper, the server and its two children
     (os.killpg if group else os.kill)(owner.pid, signum)
     wait_until(lambda: not reaper.marked(mark), "the server outlives its owner")
     wait_until(lambda: not list((tmp_path / "run").iterdir()), "the record stays")
+    assert not folder.exists()
 
 
 def test_the_next_start_ends_what_a_killed_owner_and_a_killed_reaper_left(
@@ -167,9 +179,9 @@ def test_the_next_start_ends_what_a_killed_owner_and_a_killed_reaper_left(
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The shared memory that the server of this test keeps and never removes."""
+    """The shared memory that the server of this test keeps and never removes; it leaves a socket too."""
     path = Path(reaper.SHARED_MEMORY) / f"longctx-test-{os.getpid()}"
-    monkeypatch.setenv("TINY", "shared")
+    monkeypatch.setenv("TINY", "shared sockets")
     monkeypatch.setenv("TINY_SHARED", str(path))
     yield path
     path.unlink(missing_ok=True)
@@ -181,22 +193,26 @@ def recorded(tmp_path: Path) -> list[str]:
     return list(json.loads(path.read_text()).get("shared_memory", {}))
 
 
-def test_the_shared_memory_of_a_server_ends_with_it(tmp_path: Path, memory: Path) -> None:
+def test_shared_memory_and_sockets_of_a_server_end_with_it(tmp_path: Path, memory: Path) -> None:
     with tiny(tmp_path):
         assert memory.exists()
+        folder = sockets(tmp_path)
     assert not memory.exists()
+    assert not folder.exists()
 
 
-def test_the_shared_memory_of_a_killed_server_is_freed(tmp_path: Path, memory: Path) -> None:
+def test_shared_memory_and_sockets_of_a_killed_server_are_removed(tmp_path: Path, memory: Path) -> None:
     with tiny(tmp_path) as server:
         wait_until(lambda: recorded(tmp_path) == [str(memory)], "the memory is noted")
+        folder = sockets(tmp_path)
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive(), "death is noticed")
     assert not memory.exists()
+    assert not folder.exists()
 
 
-def test_shared_memory_is_freed_by_the_next_start_where_everyone_was_killed(tmp_path: Path, memory: Path) -> None:
+def test_what_is_left_goes_at_the_next_start_where_everyone_was_killed(tmp_path: Path, memory: Path) -> None:
     code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -204,13 +220,16 @@ def test_shared_memory_is_freed_by_the_next_start_where_everyone_was_killed(tmp_
         wait_until(lambda: recorded(tmp_path) == [str(memory)], "the memory is noted")
         (path,) = (tmp_path / "run").glob("server-*.json")
         record = json.loads(path.read_text())
+        folder = sockets(tmp_path)
         os.kill(record["reaper"], signal.SIGSTOP)  # so that it can't work between the kills
         for pid in (owner.pid, record["reaper"], record["pid"]):
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not reaper.marked(record["id"]), "all are dead")
     assert memory.exists()
+    assert folder.exists()
     reap(tmp_path / "run")
     assert not memory.exists()
+    assert not folder.exists()
 
 
 def test_shared_memory_that_others_map_or_made_anew_stays(tmp_path: Path, memory: Path) -> None:
@@ -225,6 +244,48 @@ def test_shared_memory_that_others_map_or_made_anew_stays(tmp_path: Path, memory
     assert memory.exists(), "another file of the same name"
     reaper.free_shared_memory({str(memory): noted[str(memory)]})
     assert not memory.exists()
+
+
+def test_what_is_no_socket_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    (folder / "precious").touch()
+    (folder / "link").symlink_to(folder / "precious")
+    reaper.remove_sockets(str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["link", "precious"]
+
+
+def test_a_folder_for_sockets_that_the_recipe_names_is_used_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setenv("TINY", "sockets")
+    try:
+        with tiny(tmp_path, replace(RECIPE, env={"VLLM_RPC_BASE_PATH": str(theirs)})):
+            pass
+        assert [path.is_socket() for path in theirs.iterdir()] == [True]
+    finally:
+        shutil.rmtree(theirs)
+
+
+def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
+    launch = local.prepare(RECIPE, {"python": sys.executable}, ownership.new_owner("c", tmp_path), "127.0.0.1", 1)
+    assert launch.sockets is None
+    assert "VLLM_RPC_BASE_PATH" not in launch.env
+
+
+def test_a_folder_for_sockets_that_cannot_be_made_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/longctx-is-not-there")
+    with pytest.raises(
+        ServerError, match=r"^/tmp/longctx-is-not-there/longctx-\w+: No such file.*no server is started"
+    ):
+        tiny(tmp_path).__enter__()
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_live_run_is_not_reaped(tmp_path: Path) -> None:
@@ -260,13 +321,15 @@ def test_a_killed_server_is_known_dead_with_its_reason(tmp_path: Path, monkeypat
 
 
 def test_a_killed_reaper_counts_as_death_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINY", "family")
+    monkeypatch.setenv("TINY", "family sockets")
     with tiny(tmp_path) as server:
         (path,) = (tmp_path / "run").glob("server-*.json")
         record = json.loads(path.read_text())
+        folder = sockets(tmp_path)
         os.kill(record["reaper"], signal.SIGKILL)
         wait_until(lambda: not server.alive(), "the loss is noticed")
     assert reaper.marked(record["id"]) == {}
+    assert not folder.exists()
 
 
 def test_an_early_exit_gives_the_log_s_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

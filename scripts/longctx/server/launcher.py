@@ -43,6 +43,7 @@ class Launch:
     facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
     server_env: the server's own environment, where that is not `env` (in a container).
     holds_stdin: the program's standard input stays open for as long as its reaper lives; else it is empty.
+    sockets: a folder for the server's sockets, made for it and removed after it, or None.
     """
 
     command: list[str]
@@ -52,6 +53,7 @@ class Launch:
     facts: dict[str, Any] = field(default_factory=dict)
     server_env: dict[str, str] | None = None
     holds_stdin: bool = False
+    sockets: str | None = None
 
     @property
     def seen_env(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from longctx.server.recipe import MODULE, Recipe, command, environment
 
 # vLLM would ask everybody for it, us too; it is exported here for a server of somebody else's.
 FOREIGN_KEY = "VLLM_API_KEY"
+# Where vLLM makes several sockets a start, named by a UUID, which it never removes.
+SOCKETS = "VLLM_RPC_BASE_PATH"
+LONGEST_FOLDER = 107 - len("/") - 36  # the kernel's limit for a socket's path
 
 
 def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str, port: int) -> Launch:
@@ -29,12 +33,21 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Owner, host: str,
     if sentence := connectors.no_room(recipe.kv_transfer_config):
         raise ServerError(sentence, "disk_full")
     program = list(options.get("program") or ["-m", MODULE])
+    env = _inherited() | environment(recipe)
+    sockets = None if SOCKETS in env else _sockets(owner)
     return Launch(
         command=[python, *program, *command(recipe, host, port)],
-        env=_inherited() | environment(recipe),
+        env=env | ({SOCKETS: sockets} if sockets else {}),
         probe=[python],
         facts={"launcher": "local"},
+        sockets=sockets,
     )
+
+
+def _sockets(owner: Owner) -> str | None:
+    """Return the folder for the server's sockets; None, so vLLM's own choice, where their names would be too long."""
+    folder = os.path.join(tempfile.gettempdir(), f"longctx-{owner.id}")
+    return folder if len(os.fsencode(folder)) <= LONGEST_FOLDER else None
 
 
 def _inherited() -> dict[str, str]:

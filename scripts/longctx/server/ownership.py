@@ -1,8 +1,8 @@
 """Ownership of server processes: a record on disk, the reaper around each server, and what a later run may end.
 
 Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, port,
-stop_commands; the reaper adds itself, pid and start of the server, and shared_memory. Times are clock ticks since
-boot, so that a reused process id is never mistaken. Nobody is ever found by port or by name.
+stop_commands, sockets; the reaper adds itself, pid and start of the server, and shared_memory. Times are clock ticks
+since boot, so that a reused process id is never mistaken. Nobody is ever found by port or by name.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Kept:
         self.exit_code: int | None = None
         self.failure: str | None = None  # why the program could not even be run
         self.log_error: tuple[int, str] | None = None
-        self._stop_commands = launch.stop_commands
+        self._stop_commands, self._sockets = launch.stop_commands, launch.sockets
         self._owner_id = owner.id
         self._ended = threading.Event()
         self._settled = threading.Event()
@@ -54,7 +54,7 @@ class Kept:
         spec = {
             "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
             "stop_commands": launch.stop_commands, "grace_s": GRACE_S, "owner_pid": os.getpid(),
-            "holds_stdin": launch.holds_stdin,
+            "holds_stdin": launch.holds_stdin, "sockets": launch.sockets,
         }  # fmt: skip
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],
@@ -94,6 +94,7 @@ class Kept:
         memory = _memory(self.record_path, reaper.marked(self._owner_id))
         left = end_marked(self._owner_id, self._stop_commands if self.record_path.exists() else [])
         reaper.free_shared_memory(memory)
+        reaper.remove_sockets(self._sockets)
         if not left:
             self.record_path.unlink(missing_ok=True)
         return left
@@ -106,13 +107,18 @@ class Kept:
         record = {
             "id": owner.id, "campaign": owner.campaign, "host": platform.node(), "boot": boot_id(), "port": port,
             "owner": os.getpid(), "owner_start": reaper.start_ticks(os.getpid()), "reaper": None, "pid": None,
-            "start": None, "stop_commands": self._stop_commands,
+            "start": None, "stop_commands": self._stop_commands, "sockets": self._sockets,
         }  # fmt: skip
         try:
             owner.run_dir.mkdir(parents=True, exist_ok=True)
             self.record_path.write_text(json.dumps(record))
+            if self._sockets:
+                os.mkdir(self._sockets, 0o700)
         except OSError as error:
-            raise ServerError(f"{self.record_path}: {error.strerror}; no server is started", "server_start") from error
+            with contextlib.suppress(OSError):
+                self.record_path.unlink()
+            where = error.filename or self.record_path
+            raise ServerError(f"{where}: {error.strerror}; no server is started", "server_start") from error
 
     def _listen(self) -> None:
         assert self._reaper.stdout is not None
@@ -171,6 +177,7 @@ def reap(run_dir: Path) -> list[str]:
             said.append(_end(record, path))
         else:
             reaper.run_stop_commands(record["stop_commands"])  # a container survives a reboot, stopped
+            reaper.remove_sockets(record.get("sockets"))
         path.unlink(missing_ok=True)
     return [sentence for sentence in said if sentence]
 
@@ -216,6 +223,7 @@ def _end(record: dict[str, Any], path: Path) -> str:
     if left := end_marked(record["id"], record["stop_commands"]):
         raise ServerError(f"processes {left} of an earlier run survive SIGKILL; end them or restart the machine")
     reaper.free_shared_memory(memory)
+    reaper.remove_sockets(record.get("sockets"))
     pids = ", ".join(map(str, sorted(found)))
     return f"ended the server of an earlier run (started by process {record['owner']}; processes {pids or 'none'})"
 

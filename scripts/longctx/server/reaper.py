@@ -3,10 +3,10 @@
 A program of its own (standard library only, started by file name): it lives in a session of its own, so that a signal
 to the owner's process group does not reach it; it is the subreaper of everything below it, so that no grandchild
 escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked, and
-frees the shared memory that a killed server leaves behind.
+removes the shared memory and the sockets that a server leaves behind.
 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid,
-                                 holds_stdin
+                                 holds_stdin, sockets
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
 event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
@@ -19,6 +19,7 @@ import os
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -104,6 +105,17 @@ def free_shared_memory(files: dict[str, list[int]]) -> None:
             if _identity(path) == files[path]:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+
+
+def remove_sockets(folder: str | None) -> None:
+    """Remove a folder made for a server's sockets; one that holds anything else stays, with that."""
+    if folder:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                path = os.path.join(folder, name)
+                if stat.S_ISSOCK(os.lstat(path).st_mode):
+                    os.unlink(path)
+            os.rmdir(folder)
 
 
 def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
@@ -346,6 +358,7 @@ def main() -> None:
     left = end_all(child, code is None, spec["stop_commands"], spec["grace_s"])
     pump.join(2.0)
     free_shared_memory(memory.files)
+    remove_sockets(spec["sockets"])
     if not left:
         with contextlib.suppress(OSError):
             os.unlink(spec["record_path"])
