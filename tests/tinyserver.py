@@ -3,8 +3,7 @@
 TINY (space-separated words): silent (never listens), exit (exits after TINY_AFTER_S with TINY_WORDS), other (serves
 another model), environment (prints its environment), family (children that leave the group and ignore SIGTERM),
 ignore_term, no_metrics, chatty (prints without end), shared (keeps the shared memory TINY_SHARED, never removes it),
-sockets (leaves one where vLLM makes its sockets),
-bound (one thread has the last processor to itself).
+sockets (leaves one where vLLM makes its own), bound (one thread has the last processor to itself).
 """
 
 import argparse

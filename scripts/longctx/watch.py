@@ -140,7 +140,7 @@ def _keep_awake(status: dict[str, Any] | None) -> None:
     """Stay where the measurement stays: a CPU server's processors would let this sleep for seconds."""
     for entry in (status or {}).get("current", {}).values():
         if writer_gone(entry) is False:
-            apart.beside(int(entry["pid"]))
+            apart.beside(int(entry.get("pid", 0)))
 
 
 def _lines(results: Path, status: dict[str, Any] | None, bar_width: int) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,23 +72,19 @@ sys.stdin.read()
 
 @needs_two
 def test_watching_stays_where_the_measurement_stays(tmp_path: Path) -> None:
-    before, seen = os.sched_getaffinity(0), []
+    before = os.sched_getaffinity(0)
 
-    def look() -> None:
-        watch.watch(tmp_path, once=True, out=io.StringIO())
-        seen.append(os.sched_getaffinity(0))
-
-    def look_in_a_thread() -> None:
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
+    def kept_to() -> set[int]:
+        """Processors of a thread that has looked once."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(watch.watch, tmp_path, once=True, out=io.StringIO()).result()
+            return thread.submit(os.sched_getaffinity, 0).result()
 
     scripts = Path(watch.__file__).parents[1]
     command = [sys.executable, "-c", MEASURING, str(tmp_path / "status.json"), str(scripts)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as measuring:
         assert measuring.stdout is not None
         assert measuring.stdout.readline() == b"written\n"
-        look_in_a_thread()
-    look_in_a_thread()
-    assert seen == [{max(before)}, before], "and anywhere once it has ended"
+        assert kept_to() == {max(before)}
+    assert kept_to() == before, "anywhere once it has ended"
     assert os.sched_getaffinity(0) == before

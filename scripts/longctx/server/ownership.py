@@ -50,7 +50,7 @@ class Kept:
         self._owner_id = owner.id
         self._ended = threading.Event()
         self._settled = threading.Event()
-        self._write_record(owner, port)
+        self._claim(owner, port)
         spec = {
             "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
             "stop_commands": launch.stop_commands, "grace_s": GRACE_S, "owner_pid": os.getpid(),
@@ -103,7 +103,8 @@ class Kept:
         if self._reaper.stdin and not self._reaper.stdin.closed:
             self._reaper.stdin.close()
 
-    def _write_record(self, owner: Owner, port: int) -> None:
+    def _claim(self, owner: Owner, port: int) -> None:
+        """Write the record, and after it, so that a later run knows of it, make the folder for the sockets."""
         record = {
             "id": owner.id, "campaign": owner.campaign, "host": platform.node(), "boot": boot_id(), "port": port,
             "owner": os.getpid(), "owner_start": reaper.start_ticks(os.getpid()), "reaper": None, "pid": None,
