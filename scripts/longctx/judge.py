@@ -10,6 +10,7 @@ from typing import Any
 from longctx import rates, reasons
 from longctx.client import Answer
 from longctx.metrics import Window, server_decode_tok_s
+from longctx.tables import COLD_ROLES
 
 # Shipping and parsing the ids is inside the client's TTFT: 0.9 s at 1Mi and 5.9 s at 8Mi were measured (under 1 µs a
 # token), so client TTFT may exceed the server's prefill by this much before the clocks disagree.
@@ -17,7 +18,6 @@ SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
 CLOCK_JUMP_S = 2.0
 # One kernel compiled or tuned; 218 of them took 117 s on one H200. Against the spread of 64Mi prefills as published.
 JIT_EVENT_S, JIT_SHARE = 30.0, 0.003
-COLD_ROLES = ("cold", "repeat")
 # Below this a client's wait for a processor is ordinary scheduling.
 STARVED_S = 0.02
 

@@ -274,7 +274,7 @@ class _Job:
         variant = point.pass_index
         if point.mode == "prefill":
             variant = (point.pass_index - 1) * self.campaign.repeats(point.length) + index
-        again = role in ("cold", "repeat", "decode_only") and self.records[point].doubts(role, index)
+        again = role in (*tables.COLD_ROLES, "decode_only") and self.records[point].doubts(role, index)
         return variant % MEASURED_VARIANTS + (MEASURED_VARIANTS if again else 0)
 
     def _request(self, session: Session, point: Point, role: str, index: int) -> dict[str, Any]:

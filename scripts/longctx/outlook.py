@@ -8,6 +8,7 @@ from longctx.errors import LongctxError
 from longctx.journal import read
 from longctx.lengths import format_length
 from longctx.points import journal_path, rows_of
+from longctx.tables import COLD_ROLES
 from longctx.terminal import format_seconds
 
 # With fewer lengths the fit a·L + b·L² has no spare point to be wrong at.
@@ -20,7 +21,7 @@ def outlook(campaign: Campaign) -> str | None:
     waiting: set[int] = set()
     for point in campaign.points("prefill") if "prefill" in campaign.modes else ():
         rows = rows_of(read(journal_path(campaign, point))[0])
-        times = [row["ttft_s"] for row in rows if row["role"] in ("cold", "repeat") and row.get("ttft_s")]
+        times = [row["ttft_s"] for row in rows if row["role"] in COLD_ROLES and row.get("ttft_s")]
         if times:
             measured.setdefault(point.length, []).extend(times)
         else:

@@ -23,7 +23,7 @@ from longctx.lengths import format_length
 Row = Mapping[str, Any]
 Key = tuple[str, int]
 
-OBSERVED_ROLES = {"prefill": ("cold", "repeat"), "reuse": ("reuse",), "decode_only": ("decode_only",)}
+OBSERVED_ROLES = {"prefill": tables.COLD_ROLES, "reuse": ("reuse",), "decode_only": ("decode_only",)}
 METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
 WARMUP = "warmup"
 _RANK = {"ok": 2, "doubtful": 1}

@@ -42,6 +42,8 @@ HOST_FACTS = {
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
 
+# Of MEASUREMENTS.role: whole prompts that no cache held.
+COLD_ROLES = ("cold", "repeat")
 MEASUREMENTS = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, role=_S, length=_I, pass_index=_I, request_index=_I,
     status=_S, reason=_S, reasons=pa.list_(_S), detail=_S,
