@@ -34,7 +34,7 @@ rule all:
 
 
 onsuccess:
-    if not workflow.touch and resume.report_lags(CAMPAIGN, SUMMARY_FOUND):
+    if not workflow.touch and marks.report_lags(CAMPAIGN, SUMMARY_FOUND):
         shell(REPORT_ANEW)
 
 

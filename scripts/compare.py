@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from longctx import compare, config, tables
-from longctx.compare import Comparison
+from longctx.campaign.campaign import load
 from longctx.errors import ConfigError, LongctxError
 from longctx.lengths import format_length
+from longctx.results import curves
+from longctx.results.comparison import Compared, Comparison, cautions, compare, comparison_rows, verdict_sentence
+from longctx.results.curves import METRICS
+from longctx.storage import parquet, schemas
 
 SHUT = 3
 
@@ -34,22 +37,22 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true", help="also fail on slowdowns that too few runs cannot prove")
     parser.add_argument("--out", type=Path, help="write the ratios as Parquet")
     args = parser.parse_args()
-    campaign = config.load(args.config_file) if args.config_file else None
+    campaign = load(args.config_file) if args.config_file else None
     ours: Path | None = args.ours or (campaign.results / "summary.parquet" if campaign else None)
     against = args.against or ([Path(path) for path in campaign.raw["compare"]] if campaign else [])
     if ours is None or not against:
         raise ConfigError("config key compare: nothing to compare with; list runs there or give --against FILE")
     threshold = args.threshold or (float(campaign.raw["compare_threshold"]) if campaign else 0.03)
-    mine, others = compare.read_curve(ours), [compare.read_curve(path) for path in against]
+    mine, others = curves.read_curve(ours), [curves.read_curve(path) for path in against]
     if args.per_gpu and (unknown := [curve.source for curve in (mine, *others) if not curve.gpu_count]):
         raise ConfigError(f"--per-gpu: {', '.join(unknown)} does not say how many GPUs it ran on; compare without it")
     found = [
-        compare.compare(mine, other, threshold=threshold, confidence=args.confidence, normalise=args.per_gpu)
+        compare(mine, other, threshold=threshold, confidence=args.confidence, normalise=args.per_gpu)
         for other in others
     ]
     show(found)
     if args.out:
-        tables.write_rows(args.out, tables.COMPARISON, compare.rows_of(found), campaign.labels if campaign else None)
+        parquet.write_rows(args.out, schemas.COMPARISON, comparison_rows(found), campaign.labels if campaign else None)
     return SHUT if any(comparison.shuts(args.strict) for comparison in found) else 0
 
 
@@ -69,17 +72,17 @@ def show(found: Sequence[Comparison]) -> None:
     """Print a line per ratio, then the verdict."""
     for comparison in found:
         print(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
-        for text in compare.cautions(comparison):
+        for text in cautions(comparison):
             print(f"  {text}")
         for row in comparison.rows:
             if row.ratio is not None or row.verdict == "lost":
-                name = f"{row.mode} {compare.METRICS[row.metric]}"
+                name = f"{row.mode} {METRICS[row.metric]}"
                 ratio = f"{row.ratio.value:8.3f}  {interval(row):<16}" if row.ratio else f"{'':26}"
                 print(f"  {name:<22} {format_length(row.length):>7}  {ratio}  {row.verdict}")
-    print(compare.verdict_sentence(found))
+    print(verdict_sentence(found))
 
 
-def interval(row: compare.Compared) -> str:
+def interval(row: Compared) -> str:
     low, high = (row.ratio.low, row.ratio.high) if row.ratio else (None, None)
     return "(no spread)" if low is None else f"[{low:.3f}, {high:.3f}]"
 

@@ -3,32 +3,32 @@
 import argparse
 import sys
 
-from longctx import corpus
-from longctx.console import Progress
 from longctx.errors import LongctxError
 from longctx.lengths import parse_length
-from longctx.tokenfile import n_cycles
-from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.progress.lines import ProgressLine
+from longctx.prompts import sources, stream
+from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.storage.token_file import n_cycles
 
 
 def build(args: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
-    with Progress(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
-        spec = corpus.spec_of(args.corpus, args.manifest)
-        metadata = corpus.build_stream(spec, tokenizer, args.tokens, args.out, progress)
+    with ProgressLine(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
+        spec = sources.spec_of(args.corpus, args.manifest)
+        metadata = stream.build_stream(spec, tokenizer, args.tokens, args.out, progress)
     if (cycles := n_cycles(metadata, args.tokens)) > 1:
         print(f"corpus: shorter than {args.tokens} tokens, so it is read {cycles} times", file=sys.stderr)
 
 
 def fetch(args: argparse.Namespace) -> None:
-    corpus.fetch(args.manifest, args.to, lambda line: print(line, file=sys.stderr))
+    sources.fetch(args.manifest, args.to, lambda line: print(line, file=sys.stderr))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("build", help="tokenize a corpus into one stream")
-    one.add_argument("--corpus", default=corpus.STDLIB, help="'stdlib' or a folder of source trees")
+    one.add_argument("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
     one.add_argument("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
     add_tokenizer_arguments(one)
     one.add_argument("--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi")

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import yaml
-from longctx import config, gather, tables
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
+from longctx.results import collect
+from longctx.storage import parquet, schemas
 
 FILES = ("summary.parquet", "summary.csv", "fits.parquet", "plan.txt")
 
@@ -19,13 +21,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder; its files are replaced")
     parser.add_argument("--no-figures", action="store_true", help="tables only, for a campaign of one or two lengths")
     args = parser.parse_args()
-    campaign = config.load(args.config_file)
-    found = gather.gather(campaign)
-    rows = [{name: row.get(name) for name in tables.MEASUREMENTS.names} for row in found.rows]
-    servers = [{name: row.get(name) for name in tables.SERVERS.names} for row in found.servers]
+    campaign = load(args.config_file)
+    found = collect.collect(campaign)
+    rows = [{name: row.get(name) for name in schemas.MEASUREMENTS.names} for row in found.rows]
+    servers = [{name: row.get(name) for name in schemas.SERVERS.names} for row in found.servers]
     args.out.mkdir(parents=True, exist_ok=True)
-    tables.write_rows(args.out / "rows.parquet", tables.MEASUREMENTS, rows, campaign.labels)
-    tables.write_rows(args.out / "servers.parquet", tables.SERVERS, servers, campaign.labels)
+    parquet.write_rows(args.out / "rows.parquet", schemas.MEASUREMENTS, rows, campaign.labels)
+    parquet.write_rows(args.out / "servers.parquet", schemas.SERVERS, servers, campaign.labels)
     (args.out / "recipe.yaml").write_text(yaml.safe_dump(campaign.raw, sort_keys=False))
     for name in FILES:
         shutil.copyfile(campaign.results / name, args.out / name)

@@ -5,8 +5,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from longctx import config, figures, gather, tables
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
+from longctx.report.figures import draw, look
+from longctx.results import collect
+from longctx.storage import parquet, schemas
 
 
 def main() -> None:
@@ -14,15 +17,15 @@ def main() -> None:
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
     parser.add_argument("--out-dir", type=Path, help="default: <results>/figures")
     args = parser.parse_args()
-    campaign = config.load(args.config_file)
-    given = figures.FigureInput(
-        summary=tables.read_rows(campaign.results / "summary.parquet", tables.SUMMARY),
-        fits=tables.read_rows(campaign.results / "fits.parquet", tables.FITS),
-        others=gather.curves_of(campaign),
-        subtitle=gather.subtitle(gather.gather(campaign, tolerant=True).rows),
-        price=gather.price_of(campaign),
+    campaign = load(args.config_file)
+    given = look.FigureInput(
+        summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
+        fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
+        others=collect.load_curves(campaign),
+        subtitle=collect.subtitle(collect.collect(campaign, tolerant=True).rows),
+        price=collect.load_price(campaign),
     )
-    for paths in figures.draw_all(given, args.out_dir or campaign.results / "figures").values():
+    for paths in draw.draw_all(given, args.out_dir or campaign.results / "figures").values():
         for path in paths:
             print(path)
 

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import orjson
-from longctx import images
 from longctx.errors import LongctxError
-from longctx.tables import write_atomic
+from longctx.serve.launchers import images
+from longctx.storage.atomic import write_atomic
 
 
 def main() -> None:

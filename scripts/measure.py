@@ -5,10 +5,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from longctx import config
+from longctx.campaign import point
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.measure import measure
-from longctx.say import logged_to
+from longctx.measure.protocol import measure
+from longctx.progress.log import log_to_file
 
 
 def main() -> int:
@@ -17,10 +18,10 @@ def main() -> int:
     parser.add_argument("--log", type=Path, required=True, help="what is said goes here too")
     parser.add_argument("points", nargs="+", help="LENGTH/RUN, RUN being passN, reuse-passN or decode_only-passN")
     args = parser.parse_args()
-    with logged_to(args.log) as say:
+    with log_to_file(args.log) as say:
         try:
-            campaign = config.load(args.config_file)
-            failed = measure(campaign, [config.parse_point(name) for name in args.points], say)
+            campaign = load(args.config_file)
+            failed = measure(campaign, [point.parse_point(name) for name in args.points], say)
         except (LongctxError, OSError) as error:
             say(f"error: {error}")
             return 1

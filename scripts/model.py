@@ -4,9 +4,9 @@ import argparse
 import json
 import sys
 
-from longctx.corpus import STDLIB, spec_of
 from longctx.errors import LongctxError
-from longctx.synthetic import make_dummy_from_config, make_model
+from longctx.prompts.sources import STDLIB, spec_of
+from longctx.prompts.synthetic_model import make_dummy_from_config, make_model
 
 
 def main() -> None:

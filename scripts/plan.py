@@ -9,14 +9,20 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from longctx import kvfigure, plantext, tables
-from longctx.campaignplan import CampaignPlan, measured_ttft, plan_of
-from longctx.config import load
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.geometry import KV_DTYPE_BYTES, Geometry, read_geometry
-from longctx.hardware import Hardware, Parallelism, load_hardware
 from longctx.lengths import format_length, ladder, parse_length
-from longctx.plan import AITER_64BIT, Settings, hold_table, nodes_table, plan_campaign, splits
+from longctx.model.geometry import KV_DTYPE_BYTES, Geometry
+from longctx.model.reader import read_geometry
+from longctx.plan import text
+from longctx.plan.campaign_plan import CampaignPlan, measured_ttft, plan_campaign
+from longctx.plan.fit import AITER_64BIT, Settings
+from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+from longctx.plan.planner import plan_points
+from longctx.plan.splits import hold_table, nodes_table, splits
+from longctx.plan.text import lengths_table
+from longctx.report.figures import kv_cache
+from longctx.storage import atomic, parquet, schemas
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,7 +101,7 @@ def standalone(args: argparse.Namespace) -> CampaignPlan:
     )  # fmt: skip
     parallelism = split_of(args, geometry)
     lengths = parse_lengths(args.lengths)
-    rows = plan_campaign(
+    rows = plan_points(
         geometry, hardware, parallelism, [("prefill", n) for n in lengths], settings, measured=read_measured(args)
     )
     return CampaignPlan(geometry, hardware, parallelism, settings, tuple(lengths), tuple(rows))
@@ -118,20 +124,20 @@ def read_measured(args: argparse.Namespace) -> dict[int, float]:
     """Return the measured TTFT per length; a campaign that has no summary yet has none."""
     if args.measured is None or not args.measured.exists():
         return {}
-    return measured_ttft(tables.read_rows(args.measured, tables.SUMMARY))
+    return measured_ttft(parquet.read_rows(args.measured, schemas.SUMMARY))
 
 
 def text_of(plan: CampaignPlan, hold: int | None) -> str:
     """Return everything that is printed."""
     blocks = [
-        plantext.heading(plan.geometry, plan.hardware, plan.parallelism, plan.settings),
-        [*plantext.lengths_table(plan.rows), *plantext.position_note(plan.geometry, max(plan.lengths))],
+        text.heading(plan.geometry, plan.hardware, plan.parallelism, plan.settings),
+        [*text.lengths_table(plan.rows), *text.position_note(plan.geometry, max(plan.lengths))],
     ]
     if isinstance(plan.hardware, Hardware):
-        blocks.append(plantext.hold_lines(hold_table(plan.geometry, plan.hardware, plan.settings)))
+        blocks.append(text.hold_lines(hold_table(plan.geometry, plan.hardware, plan.settings)))
         if hold:
             rows = nodes_table(plan.geometry, plan.hardware, plan.settings, hold)
-            blocks.append(plantext.nodes_lines(hold, plan.hardware, rows))
+            blocks.append(text.nodes_lines(hold, plan.hardware, rows))
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -144,20 +150,20 @@ def fitting(plan: CampaignPlan) -> str:
 def main() -> None:
     args = parse_arguments()
     campaign = load(args.config_file) if args.config_file else None
-    plan = plan_of(campaign, read_measured(args)) if campaign else standalone(args)
+    plan = plan_campaign(campaign, read_measured(args)) if campaign else standalone(args)
     text = text_of(plan, args.hold)
     if args.text:
-        tables.write_atomic(args.text, text.encode())
-        hours = next(line for line in plantext.lengths_table(plan.rows) if line.startswith("campaign: "))
+        atomic.write_atomic(args.text, text.encode())
+        hours = next(line for line in lengths_table(plan.rows) if line.startswith("campaign: "))
         print(f"plan: {fitting(plan)}; {hours} ({args.text})", file=sys.stderr)
     else:
         print(text, end="")
     if args.out:
         labels = {"model": plan.geometry.name} | (campaign.labels if campaign else {})
-        tables.write_rows(args.out, tables.PLAN, plan.rows, labels)
+        parquet.write_rows(args.out, schemas.PLAN, plan.rows, labels)
     if args.figure:
         synthetic = campaign is not None and campaign.synthetic_weights
-        kvfigure.draw(
+        kv_cache.draw(
             plan.geometry, plan.hardware, plan.parallelism, plan.settings, plan.lengths, args.figure.with_suffix(""),
             synthetic_weights=synthetic,
         )  # fmt: skip

@@ -3,11 +3,12 @@
 import argparse
 import sys
 
-from longctx.console import Progress
 from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
-from longctx.prompt import PromptSpec, build
-from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.progress.lines import ProgressLine
+from longctx.prompts.builder import build
+from longctx.prompts.shapes import PromptSpec
+from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
-    with Progress(f"prompt {format_length(args.length)}", args.length) as progress:
+    with ProgressLine(f"prompt {format_length(args.length)}", args.length) as progress:
         build(args.stream, PromptSpec(args.shape), tokenizer, args.length, args.out, progress)
         progress(args.length)
 

@@ -5,23 +5,28 @@ import argparse
 import sys
 from pathlib import Path
 
-from longctx import compare, config, gather, html, report, tables
+from longctx.campaign import campaign
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.views import ReportInput
+from longctx.report import html
+from longctx.report.inputs import ReportInput
+from longctx.report.markdown import to_markdown
+from longctx.results import collect, comparison, curves
+from longctx.storage import atomic, parquet, provenance, schemas
 
 FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per_gpu", "decode_per_gpu")
 
 
-def report_input(campaign: config.Campaign, command: str) -> ReportInput:
+def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
     """Collect what the reports say about a campaign whose summary has been made."""
     results = campaign.results
-    found = gather.gather(campaign, tolerant=True)
-    summary = tables.read_rows(results / "summary.parquet", tables.SUMMARY)
-    ours, threshold = compare.curve_of(summary), float(campaign.raw["compare_threshold"])
-    others = gather.curves_of(campaign)
-    comparisons = [compare.compare(ours, other, threshold=threshold) for other in others]
+    found = collect.collect(campaign, tolerant=True)
+    summary = parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)
+    ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
+    others = collect.load_curves(campaign)
+    comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
     comparisons += [
-        compare.compare(ours, other, threshold=threshold, normalise=True)
+        comparison.compare(ours, other, threshold=threshold, normalise=True)
         for other in others
         if ours.gpu_count and other.gpu_count and other.gpu_count != ours.gpu_count
     ]
@@ -29,18 +34,18 @@ def report_input(campaign: config.Campaign, command: str) -> ReportInput:
         name=campaign.name,
         rows=found.rows,
         summary=summary,
-        fits=tables.read_rows(results / "fits.parquet", tables.FITS),
+        fits=parquet.read_rows(results / "fits.parquet", schemas.FITS),
         plan=found.plan,
         servers=found.servers,
         validation=found.validation,
         recipe=campaign.raw,
         command=command,
         comparisons=comparisons,
-        price=gather.price_of(campaign),
+        price=collect.load_price(campaign),
         figures={name: results / "figures" / name for name in FIGURES},
         results=results,
-        subtitle=gather.subtitle(found.rows),
-        revision=tables.git_revision(),
+        subtitle=collect.subtitle(found.rows),
+        revision=provenance.git_revision(),
         damaged=found.damaged,
     )
 
@@ -52,11 +57,11 @@ def main() -> None:
     parser.add_argument("--md", type=Path, help="default: <results>/report.md")
     parser.add_argument("--html", type=Path, help="default: <results>/report.html")
     args = parser.parse_args()
-    campaign = config.load(args.config_file)
+    campaign = load(args.config_file)
     given = report_input(campaign, args.command or f"snakemake --cores 1 --configfile {args.config_file}")
     markdown, page = args.md or campaign.results / "report.md", args.html or campaign.results / "report.html"
-    tables.write_atomic(markdown, report.to_markdown(given, markdown.parent).encode())
-    tables.write_atomic(page, html.to_html(given, page.parent).encode())
+    atomic.write_atomic(markdown, to_markdown(given, markdown.parent).encode())
+    atomic.write_atomic(page, html.to_html(given, page.parent).encode())
     print(markdown, page, sep="\n")
 
 

@@ -5,9 +5,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from longctx import config, gather, summary, tables
+from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.lengths import parse_length
+from longctx.results import collect, fits, summary
+from longctx.storage import parquet, schemas
 
 
 def main() -> None:
@@ -17,14 +19,14 @@ def main() -> None:
     parser.add_argument("--partial", action="store_true", help="name damaged files instead of stopping at them")
     parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet, with .csv and fits.parquet")
     args = parser.parse_args()
-    campaign = config.load(args.config_file)
-    found = gather.gather(campaign, args.length, tolerant=args.partial)
-    rows = summary.summarise(found.rows, found.expected, found.plan, gather.price_of(campaign))
+    campaign = load(args.config_file)
+    found = collect.collect(campaign, args.length, tolerant=args.partial)
+    rows = summary.summarise(found.rows, found.expected, found.plan, collect.load_price(campaign))
     out = args.out or campaign.results / "summary.parquet"
     if args.length is None:
         summary.write_csv(out.with_suffix(".csv"), rows)
-        tables.write_rows(out.with_name("fits.parquet"), tables.FITS, summary.fits(rows), campaign.labels)
-    tables.write_rows(out, tables.SUMMARY, rows, campaign.labels)
+        parquet.write_rows(out.with_name("fits.parquet"), schemas.FITS, fits.fits(rows), campaign.labels)
+    parquet.write_rows(out, schemas.SUMMARY, rows, campaign.labels)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 import argparse
 import sys
 
-from longctx.console import Progress
 from longctx.errors import LongctxError, PromptError
 from longctx.lengths import format_length, parse_length
-from longctx.tables import VALIDATION, write_rows
-from longctx.tokens import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
-from longctx.validate import model_vocab_size, validate
+from longctx.progress.lines import ProgressLine
+from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.prompts.validation import model_vocab_size, validate
+from longctx.storage.parquet import write_rows
+from longctx.storage.schemas import VALIDATION
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
-    with Progress(f"validate {format_length(args.length)}", args.length) as progress:
+    with ProgressLine(f"validate {format_length(args.length)}", args.length) as progress:
         vocab_size = args.model_vocab_size or model_vocab_size(args.tokenizer, args.revision)
         row = validate(args.prompt, tokenizer, args.length, vocab_size, progress)
         progress(args.length)

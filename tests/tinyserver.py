@@ -1,4 +1,4 @@
-"""A server program for the tests of `longctx.server`: vLLM's arguments, one behaviour named by TINY; no vLLM in it.
+"""A server program for the tests of `longctx.serve`: vLLM's arguments, one behaviour named by TINY; no vLLM in it.
 
 TINY (space-separated words): silent (never listens), exit (exits after TINY_AFTER_S with TINY_WORDS), other (serves
 another model), environment (prints its environment), family (children that leave the group and ignore SIGTERM),

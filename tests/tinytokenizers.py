@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 import kimilike
-from longctx import synthetic
-from longctx.tokens import Tokenizer as LongctxTokenizer
-from longctx.tokens import TokenizerSpec, load_tokenizer
+from longctx.prompts import synthetic_model
+from longctx.prompts.tokenizers import Tokenizer as LongctxTokenizer
+from longctx.prompts.tokenizers import TokenizerSpec, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="longctx-tokenizers-")
@@ -24,7 +24,7 @@ SOURCE = 'def area(r):\n    """Surface of a circle: π·r²."""\n    return 3.14
 def fast_folder() -> Path:
     """A byte-level BPE of 1,500 ids with model_max_length 1024 and truncation switched on in its file."""
     folder = ROOT / "fast"
-    synthetic.make_model(folder, {"vocab_size": 1500}, training_chars=300_000)
+    synthetic_model.make_model(folder, {"vocab_size": 1500}, training_chars=300_000)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(1024)
     tokenizer.enable_padding(length=2048)

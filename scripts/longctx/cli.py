@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longctx import __version__
-from longctx.watch import watch
+from longctx.progress.watch import watch
 
 
 def parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ PRELUDE = """
 import sys, time
 from pathlib import Path
 import json, numpy as np, orjson, pyarrow.parquet as pq
-from longctx.body import Body, ParquetPrompt
+from longctx.measure.client.request_body import RequestBody as Body, ParquetPrompt
 path = Path(sys.argv[1])
 ids = lambda: pq.read_table(path).column("token_ids").to_numpy()
 peak_kib = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
@@ -24,7 +24,7 @@ base = peak_kib()
 start = time.perf_counter()
 """
 WAYS = {
-    "streamed (longctx.body)": "size = sum(map(len, Body({'model': 'm'}, ParquetPrompt(path))))",
+    "streamed (RequestBody)": "size = sum(map(len, Body({'model': 'm'}, ParquetPrompt(path))))",
     "orjson, whole array": (
         "size = len(orjson.dumps({'model': 'm', 'prompt': ids().astype(np.uint32)}, option=orjson.OPT_SERIALIZE_NUMPY))"
     ),
@@ -38,7 +38,7 @@ print(time.perf_counter() - start, (peak_kib() - base) / 1024, size)
 def main() -> None:
     import numpy as np
     from longctx.lengths import parse_length
-    from longctx.tokenfile import TokenFileWriter
+    from longctx.storage.token_file import TokenFileWriter
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ids", default="64Mi")

@@ -22,8 +22,9 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 import kimilike  # noqa: E402
-from longctx import corpus, prompt, synthetic, tokenfile, tokens, validate  # noqa: E402
 from longctx.lengths import format_length, parse_length  # noqa: E402
+from longctx.prompts import builder, shapes, sources, stream, synthetic_model, tokenizers, validation, variants  # noqa: E402
+from longctx.storage import token_file  # noqa: E402
 
 LOOP_TOKENS = 4 << 20
 
@@ -35,28 +36,28 @@ def peak_mib() -> int:
 
 def texts(folder: str) -> Iterator[str]:
     """The corpus again and again, as build_stream marks and splits it."""
-    found = corpus.scan(corpus.CorpusSpec(folder))
+    found = sources.scan(sources.CorpusSpec(folder))
     for cycle in range(1, 1000):
         for repository in found.repositories:
-            yield from corpus.repository_texts(found, repository, cycle)
+            yield from sources.repository_texts(found, repository, cycle)
 
 
-def run_ours(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
+def run_ours(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
-    corpus.build_stream(corpus.CorpusSpec(args.corpus), tokenizer, args.tokens, args.stream)
+    stream.build_stream(sources.CorpusSpec(args.corpus), tokenizer, args.tokens, args.stream)
     return args.tokens, time.perf_counter() - start, {}
 
 
-def run_bare(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
+def run_bare(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     done, start = 0, time.perf_counter()
-    for batch in tokens.batches(texts(args.corpus), tokens.BATCH_CHARS):
+    for batch in tokenizers.batches(texts(args.corpus), tokenizers.BATCH_CHARS):
         done += sum(len(item) for item in tokenizer._encode_raw(batch))
         if done >= args.tokens:
             break
     return done, time.perf_counter() - start, {}
 
 
-def run_loop(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
+def run_loop(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(args.tokenizer, trust_remote_code=True)
@@ -70,20 +71,20 @@ def run_loop(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int
     return len(ids), time.perf_counter() - start, {}
 
 
-def run_prompt(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
+def run_prompt(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
-    prompt.build(args.stream, prompt.PromptSpec(), tokenizer, args.tokens, args.prompt)
+    builder.build(args.stream, shapes.PromptSpec(), tokenizer, args.tokens, args.prompt)
     seconds, peak = time.perf_counter() - start, peak_mib()
     start = time.perf_counter()
-    prompt.read_ids(args.prompt)
+    variants.read_ids(args.prompt)
     read = time.perf_counter() - start
     size = round(Path(args.prompt).stat().st_size / 1e6, 1)
     return args.tokens, seconds, {"peak_mib": peak, "read_s": round(read, 2), "file_mb": size}
 
 
-def run_validate(tokenizer: tokens.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
+def run_validate(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
-    row = validate.validate(args.prompt, tokenizer, args.tokens)
+    row = validation.validate(args.prompt, tokenizer, args.tokens)
     return args.tokens, time.perf_counter() - start, {"ok": row["ok"], "cycles": row["cycles"], "detail": row["detail"]}
 
 
@@ -92,7 +93,7 @@ RUNS = {"loop": run_loop, "bare": run_bare, "ours": run_ours, "prompt": run_prom
 
 def worker(args: argparse.Namespace) -> None:
     start = time.perf_counter()
-    tokenizer = tokens.load_tokenizer(tokens.TokenizerSpec(args.tokenizer, trust_remote_code=True))
+    tokenizer = tokenizers.load_tokenizer(tokenizers.TokenizerSpec(args.tokenizer, trust_remote_code=True))
     load_s, cpu = time.perf_counter() - start, time.process_time()
     done, seconds, more = RUNS[args.worker](tokenizer, args)
     cpu = time.process_time() - cpu
@@ -118,7 +119,7 @@ def measure(kind: str, engine: str, folder: Path, args: argparse.Namespace) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", default=corpus.STDLIB)
+    parser.add_argument("--corpus", default=sources.STDLIB)
     parser.add_argument("--tokens", type=parse_length, default=parse_length("4Mi"))
     parser.add_argument("--vocab", type=int, default=163_840)
     parser.add_argument("--training-chars", type=int, default=170_000_000)
@@ -134,8 +135,8 @@ def main() -> None:
     fast = Path(args.work) / f"fast-{args.vocab}"
     if not (fast / "config.json").exists():
         start = time.perf_counter()
-        spec = corpus.CorpusSpec(args.corpus)
-        synthetic.make_model(fast, {"vocab_size": args.vocab}, spec, training_chars=args.training_chars)
+        spec = sources.CorpusSpec(args.corpus)
+        synthetic_model.make_model(fast, {"vocab_size": args.vocab}, spec, training_chars=args.training_chars)
         print(f"trained {args.vocab} ids in {time.perf_counter() - start:.0f} s")
     gpt2_pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     folders = {"tokenizers": fast, "tiktoken": kimilike.make(fast, fast.with_name(f"tik-{args.vocab}"), gpt2_pattern)}
@@ -150,7 +151,7 @@ def main() -> None:
                 )
     streams = [Path(args.work) / f"{engine}.stream.parquet" for engine in folders]
     if all(path.exists() for path in streams):
-        pairs = zip(*(tokenfile.iter_ids(path) for path in streams), strict=False)
+        pairs = zip(*(token_file.iter_ids(path) for path in streams), strict=False)
         same = all((first[: len(second)] == second[: len(first)] + 2).all() for first, second in pairs)
         print(f"both engines give the same ids (special ids shift them by 2): {same}")
 

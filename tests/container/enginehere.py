@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longctx.server.engines import own_limits
+from longctx.serve.launchers.engines import own_limits
 
 ROOT = Path(__file__).parents[2]
 # Of this test run alone: another one on this machine has its own images and containers.

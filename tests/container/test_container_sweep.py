@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from enginehere import CAMPAIGN, IMAGE, ROOT, Engine, python_mounts, wait_until
-from longctx import tables
+from longctx.storage import parquet, schemas
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -54,7 +54,7 @@ class Sweep:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         folder = self.results / table
-        return [row for length in LENGTHS for row in tables.read_rows(folder / length / "pass1.parquet")]
+        return [row for length in LENGTHS for row in parquet.read_rows(folder / length / "pass1.parquet")]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_report_names_the_image_and_its_digest(podman: Engine, sweeps: dict[
 def test_both_launchers_use_the_same_recipe(sweeps: dict[str, Sweep]) -> None:
     """vLLM's own account of itself, and the arguments that it was started with."""
     local, container = (sweeps[name].rows("servers") for name in ("local", "container"))
-    names = [name for name in tables.SERVER_FACTS if name not in LAUNCHER_FACTS]
+    names = [name for name in schemas.SERVER_FACTS if name not in LAUNCHER_FACTS]
     assert [[row[name] for name in names] for row in local] == [[row[name] for name in names] for row in container]
     assert [arguments(row, sweeps["local"]) for row in local] == [
         arguments(row, sweeps["container"]) for row in container
@@ -149,7 +149,7 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
         wait_until(lambda: not engine.containers(), "the container is gone")
         faults.write_text("{}")
     sweep.run("summary.parquet")
-    (row,) = tables.read_rows(sweep.results / "summary.parquet")
+    (row,) = parquet.read_rows(sweep.results / "summary.parquet")
     assert (row["n"], row["n_failed"]) == (1, 0)
     assert engine.containers() == []
 
@@ -167,7 +167,7 @@ def test_the_cpu_image_is_built_on_a_local_base_and_serves_a_sweep(podman: Engin
     serve = {"kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True}
     sweep = Sweep(tmp_path / "work", {"lengths": list(LENGTHS), "launcher": "container", "serve": serve} | overlay)
     sweep.run("report.md")
-    assert [row["n"] for row in tables.read_rows(sweep.results / "summary.parquet")] == [1, 1]
+    assert [row["n"] for row in parquet.read_rows(sweep.results / "summary.parquet")] == [1, 1]
     record = json.loads((sweep.results / "image.json").read_text())
     assert record["digest"] in (sweep.results / "report.md").read_text()
     (sweep.results / "image.json").unlink()

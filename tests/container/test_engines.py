@@ -16,8 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from enginehere import CAMPAIGN, IMAGE, ROOT, RUN, Engine, wait_until
+from longctx.campaign.recipe import Launcher, Recipe
 from longctx.errors import ServerError
-from longctx.server import Launcher, Recipe, ownership, reap, serve
+from longctx.processes import leftovers
+from longctx.processes.leftovers import end_leftovers
+from longctx.serve.lifecycle import serve
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 Options = Callable[..., dict[str, Any]]
@@ -28,7 +31,9 @@ import json, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {scripts!r})
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
-from longctx.server import Launcher, Recipe, container, serve
+from longctx.campaign.recipe import Launcher, Recipe
+from longctx.serve.launchers import container
+from longctx.serve.lifecycle import serve
 container.STOP_GRACE_S = 3  # for the servers that ignore SIGTERM
 given = json.loads(sys.argv[1])
 with serve(Recipe(**given["recipe"]), Launcher("container", given["options"]), run_dir=Path(given["run_dir"]),
@@ -212,7 +217,7 @@ def test_a_container_without_any_process_of_ours_is_found_by_its_record(
         ready(process)
         kill_all(process, tmp_path / "run")
     assert len(engine.containers()) == 1, "its guard is still patient with it"
-    assert reap(tmp_path / "run") != []
+    assert end_leftovers(tmp_path / "run") != []
     assert engine.containers() == []
 
 
@@ -229,7 +234,7 @@ def test_a_container_of_an_earlier_boot_is_removed_by_its_record(
     label = f"longctx.campaign={CAMPAIGN}"
     assert engine.start("--detach", "--name", name, "--label", label, IMAGE, "true").returncode == 0
     record.write_text(json.dumps(json.loads(text) | {"boot": "an earlier one"}))
-    assert reap(tmp_path / "run") == []
+    assert end_leftovers(tmp_path / "run") == []
     assert not record.exists()
     assert engine.containers() == []
 
@@ -292,5 +297,5 @@ def test_the_recipe_is_read_only_and_checkpoints_are_not(tmp_path: Path, stand_i
 def test_a_live_run_of_ours_is_left_alone(tmp_path: Path, stand_in: Options, engine: Engine) -> None:
     with start(tmp_path, stand_in()):
         names = engine.containers()
-        assert ownership.reap(tmp_path / "run") == []
+        assert leftovers.end_leftovers(tmp_path / "run") == []
         assert engine.containers() == names

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from enginehere import IMAGE, ROOT, RUN, Engine, python_mounts
-from longctx import images
+from longctx.serve.launchers import images
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 BASE = f"localhost/longctx-rocm-base:{RUN}"

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from longctx.server import reaper
+from longctx.processes import reaper
 from pipeline import Pipeline, until
 
 SUMMARY = "results/summary.parquet"

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 import yaml
-from longctx import journal, tables
+from longctx.storage import journal, parquet
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
@@ -130,7 +130,7 @@ class Pipeline:
         return [(line["count"], line["sha256"]) for line in lines if line["max_tokens"] == NEW_TOKENS]
 
     def rows(self, point: str, table: str = "measurements") -> list[dict[str, Any]]:
-        return tables.read_rows(self.results / table / f"{point}.parquet")
+        return parquet.read_rows(self.results / table / f"{point}.parquet")
 
     def measured(self, point: str) -> list[tuple[str, int, str]]:
         """(role, request_index, status) of the point's rows, without warm-ups."""
@@ -138,7 +138,7 @@ class Pipeline:
         return [(row["role"], row["request_index"], row["status"]) for row in rows if row["role"] != "warmup"]
 
     def summary(self) -> list[dict[str, Any]]:
-        return tables.read_rows(self.results / "summary.parquet")
+        return parquet.read_rows(self.results / "summary.parquet")
 
     def journal(self, point: str) -> list[journal.Record]:
         return journal.read(self.results / "journal" / f"{point}.jsonl")[0]
@@ -212,7 +212,7 @@ def make(folder: Path) -> Pipeline:
     shutil.copy2(ROOT / "Snakefile", folder)
     (folder / "resources").symlink_to(ROOT / "resources")
     (folder / "corpus").mkdir()
-    for source in sorted((ROOT / "scripts" / "longctx").glob("p*.py")):
+    for source in sorted((ROOT / "scripts" / "longctx" / "prompts").glob("*.py")):
         shutil.copy2(source, folder / "corpus")
     return Pipeline(folder)
 

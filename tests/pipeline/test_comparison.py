@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from longctx import tables
+from longctx.storage import parquet, schemas
 from pipeline import Pipeline
 
 PUBLISHED, H200 = "resources/results/mi355x-published.csv", "resources/results/h200-tp1/summary.parquet"
@@ -28,7 +28,7 @@ def faster(pipeline: Pipeline, name: str, factor: float) -> str:
         row["ttft_s_mean"] /= factor
         row["ttft_s_std"] /= factor
     path = Path("others") / name / "summary.parquet"
-    tables.write_rows(pipeline.folder / path, tables.SUMMARY, rows)
+    parquet.write_rows(pipeline.folder / path, schemas.SUMMARY, rows)
     return str(path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from busy import told
 from fakeserver import FakeServer, Handler
-from longctx.server.life import choose_port
+from longctx.serve.lifecycle import choose_port
 from pipeline import NEW_TOKENS, Finished, Pipeline
 
 KEY = "sk-somebody-elses"

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from busy import told
 from fakeserver import FakeServer
-from longctx import tables, tokenfile
-from longctx.server.reaper import MASK
+from longctx.processes.reaper import MASK
+from longctx.storage import parquet, token_file
 from pipeline import Finished, Pipeline, copy, until
 
 TOKENS = 16
@@ -200,7 +200,7 @@ def test_secrets_are_in_no_file_no_output_and_on_no_command_line(ran: tuple[Pipe
         assert not any(secret.encode() in text for text in texts)
     compressed = list(faulty.results.glob("*.parquet"))
     assert {path.stem for path in compressed} >= {"plan", "summary"}
-    assert not any(secret in str(tables.read_rows(path)) for secret in SECRETS.values() for path in compressed)
+    assert not any(secret in str(parquet.read_rows(path)) for secret in SECRETS.values() for path in compressed)
 
 
 def readable(path: Path) -> bool:
@@ -217,9 +217,9 @@ def measure(pipeline: Pipeline, *points: str) -> "subprocess.CompletedProcess[st
 ON_THIS_PORT = """
 import runpy, sys
 sys.path.insert(0, "scripts")
-from longctx.server import life
+from longctx.serve import lifecycle
 port = int(sys.argv[1])
-life.choose_port = lambda wanted: port
+lifecycle.choose_port = lambda wanted: port
 sys.argv = ["measure.py", *sys.argv[2:]]
 runpy.run_path("scripts/measure.py", run_name="__main__")
 """
@@ -321,8 +321,8 @@ def test_a_vllm_without_the_connector_is_named_first_and_the_rest_is_measured(
 
 def test_a_bad_prompt_refuses_its_length_and_says_what_is_wrong(prepared: Pipeline) -> None:
     path = prepared.results / "prompts" / "256.parquet"
-    ids, metadata = tokenfile.read_span(path, 0, 256), tokenfile.read_metadata(path)
-    with tokenfile.TokenFileWriter(path) as writer:
+    ids, metadata = token_file.read_span(path, 0, 256), token_file.read_metadata(path)
+    with token_file.TokenFileWriter(path) as writer:
         writer.metadata = dict(metadata)
         writer.write(np.append(ids[:-1], np.uint32(3_000_000)))
     done = prepared.run("results/summary.parquet")

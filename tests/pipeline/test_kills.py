@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from longctx import journal
+from longctx.storage import journal
 from pipeline import LONGCTX, PATIENCE_S, Pipeline, running, until
 
 POINT, TARGET = "256/pass1", "results/measurements/256/pass1.parquet"

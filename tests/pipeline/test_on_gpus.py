@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from longctx.warmup import SMALL_TOKENS
+from longctx.measure.warmup import SMALL_TOKENS
 from pipeline import Pipeline
 
 SMI = """#!/bin/sh

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from longctx import tables
+from longctx.storage import parquet, schemas
 from pipeline import LONGCTX, Pipeline, running, until
 
 SUMMARY = "results/summary.parquet"
@@ -50,7 +50,7 @@ def test_parquets_lost_with_everything_beside_them_come_back_from_the_journal(me
 def test_looks_and_comments_measure_nothing(measured: Pipeline) -> None:
     measured.run("results/report.md")
     assert measured.run("results/report.md").jobs == {}
-    for name in ("style.py", "measure.py", "server/recipe.py", "tables.py"):
+    for name in ("report/style.py", "measure/protocol.py", "campaign/recipe.py", "storage/schemas.py"):
         path = measured.folder / "scripts" / "longctx" / name
         path.write_text(path.read_text() + "\n# a comment\n")
     with open(measured.folder / "workflow" / "rules" / "measure.smk", "a") as file:
@@ -107,7 +107,7 @@ def test_rungs_are_climbed_short_first_and_their_passes_in_order(measured: Pipel
     measured.configure(passes=4)
     assert measured.summarise().jobs["measure"] == 6
     begun = {
-        path: tables.read_rows(path, tables.SERVERS)[0]["started_at"] for path in measured.results.glob("servers/*/*")
+        path: parquet.read_rows(path, schemas.SERVERS)[0]["started_at"] for path in measured.results.glob("servers/*/*")
     }
     order = [f"{path.parent.name}/{path.stem}" for path in sorted(begun, key=lambda path: begun[path])]
     assert order[2:] == [f"{length}/pass{n}" for length in (256, 512) for n in (2, 3, 4)]

@@ -14,7 +14,7 @@ import pytest
 import vllmhold
 import vllmplugins
 from busy import told
-from longctx.server import reaper
+from longctx.processes import reaper
 from pipeline import ROOT, Pipeline, running, until
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"

@@ -14,8 +14,9 @@ import httpx
 import pytest
 import yaml
 from busy import told
-from longctx import synthetic, tables
-from longctx.server.life import choose_port
+from longctx.prompts import synthetic_model
+from longctx.serve.lifecycle import choose_port
+from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reaso
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    synthetic.make_model(folder, {"vocab_size": 2048}, training_chars=200_000)
+    synthetic_model.make_model(folder, {"vocab_size": 2048}, training_chars=200_000)
     return folder
 
 
@@ -87,7 +88,7 @@ def test_it_is_measured_and_left_running(
         row
         for length in LENGTHS
         for index in (1, 2)
-        for row in tables.read_rows(results / "measurements" / length / f"pass{index}.parquet", tables.MEASUREMENTS)
+        for row in parquet.read_rows(results / "measurements" / length / f"pass{index}.parquet", schemas.MEASUREMENTS)
         if row["role"] == "cold"
     ]
     assert len(rows) == 4
@@ -99,7 +100,7 @@ def test_it_is_measured_and_left_running(
         assert (row["model"], row["vllm_version"], row["launcher"]) == ("theirs", "0.32.0", "external")
         assert (row["prefix_caching"], row["max_model_len"], row["host"]) == (True, 4096, platform.node())
         assert row["kv_capacity_tokens"] > 1_000_000
-    (started,) = tables.read_rows(results / "servers" / "256" / "pass1.parquet", tables.SERVERS)
+    (started,) = parquet.read_rows(results / "servers" / "256" / "pass1.parquet", schemas.SERVERS)
     caching = next(entry for entry in json.loads(started["contract"]) if entry["setting"] == "prefix_caching")
     assert (caching["asked"], caching["actual"], caching["ok"]) == (None, True, True)
     assert "contract_unproven" in (results / "report.md").read_text()

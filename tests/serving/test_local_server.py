@@ -12,9 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from longctx import synthetic
+from longctx.campaign.recipe import Launcher, Recipe
 from longctx.errors import ServerError
-from longctx.server import Launcher, Recipe, reaper, serve
+from longctx.processes import reaper
+from longctx.prompts import synthetic_model
+from longctx.serve.lifecycle import serve
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -23,7 +25,7 @@ OWNER = """
 import pickle, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from longctx.server import serve
+from longctx.serve.lifecycle import serve
 recipe, launcher, folder = pickle.loads(bytes.fromhex(sys.argv[2]))
 with serve(recipe, launcher, run_dir=folder / "run", log_path=folder / "log", campaign="c", start_timeout_s=240):
     print("ready", flush=True)
@@ -34,7 +36,7 @@ with serve(recipe, launcher, run_dir=folder / "run", log_path=folder / "log", ca
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("model")
-    synthetic.make_model(folder, {"vocab_size": 2048, "max_position_embeddings": 16384}, training_chars=200_000)
+    synthetic_model.make_model(folder, {"vocab_size": 2048, "max_position_embeddings": 16384}, training_chars=200_000)
     return Recipe(
         model=str(folder), served_name="synthetic", max_model_len=4096, load_format="dummy", enforce_eager=True,
         kv_cache_dtype="fp8_e4m3", versions={"vllm": "0.32.0", "torch": ">=2.13"},

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from busy import told
-from longctx import style, tables
+from longctx.report import style
+from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -51,7 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows(results: Path, length: int, run: str = "pass1") -> list[dict[str, Any]]:
     """The measured rows of a point, without warm-ups."""
     path = results / "measurements" / LABELS.get(length, str(length)) / f"{run}.parquet"
-    return [row for row in tables.read_rows(path, tables.MEASUREMENTS) if row["role"] != "warmup"]
+    return [row for row in parquet.read_rows(path, schemas.MEASUREMENTS) if row["role"] != "warmup"]
 
 
 def sound(row: dict[str, Any]) -> bool:
@@ -61,7 +62,7 @@ def sound(row: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def summary(results: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    found = tables.read_rows(results / "summary.parquet", tables.SUMMARY)
+    found = parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)
     return {(row["mode"], row["length"]): row for row in found}
 
 
@@ -94,7 +95,9 @@ def test_a_filled_cache_gives_decode_and_no_ttft(results: Path) -> None:
         assert [row[name] for name in ("ttft_s", "prefill_s", "overhead_s")] == [None] * 3
         assert row["decode_tok_s"] > 0
         assert row["external_hit_tokens"] == length - 1, "the connector pretended to have all but the last token"
-        (server,) = tables.read_rows(results / "servers" / LABELS[length] / "decode_only-pass1.parquet", tables.SERVERS)
+        (server,) = parquet.read_rows(
+            results / "servers" / LABELS[length] / "decode_only-pass1.parquet", schemas.SERVERS
+        )
         assert "DecodeBenchConnector" in " ".join(server["command"])
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from longctx import synthetic
-from longctx.client import Answer, stream
-from longctx.metrics import Snapshot, Window, difference, scrape, settle
-from longctx.server import Launcher, Recipe, Server, serve
+from longctx.campaign.recipe import Launcher, Recipe
+from longctx.measure.client.request import Answer, stream
+from longctx.prompts import synthetic_model
+from longctx.serve.lifecycle import serve
+from longctx.serve.metrics import Snapshot, Window, difference, scrape, settle
+from longctx.serve.server import Server
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -63,7 +65,9 @@ class Measured:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    synthetic.make_model(folder, {"vocab_size": VOCABULARY, "max_position_embeddings": 16384}, training_chars=200_000)
+    synthetic_model.make_model(
+        folder, {"vocab_size": VOCABULARY, "max_position_embeddings": 16384}, training_chars=200_000
+    )
     return folder
 
 

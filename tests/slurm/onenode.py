@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import yaml
-from longctx.journal import read
+from longctx.storage.journal import read
 
 ROOT = Path(__file__).parents[2]
 # Snakemake waits for ever for a job that slurmctld forgot.

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import vllmhold
 import vllmplugins
-from longctx import tables
+from longctx.storage import parquet, schemas
 from onenode import ROOT, Slurm, Sweep
 
 Make = Callable[..., Sweep]
@@ -45,11 +45,11 @@ def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: M
     for name in ("256/pass1", "256/pass2", "512/pass1", "512/pass2"):
         (row,) = [
             row
-            for row in tables.read_rows(one.results / "measurements" / f"{name}.parquet", tables.MEASUREMENTS)
+            for row in parquet.read_rows(one.results / "measurements" / f"{name}.parquet", schemas.MEASUREMENTS)
             if row["role"] == "cold"
         ]
         assert (row["status"], row["host"]) == ("ok", slurm.run("hostname").strip())
-    assert [row["n"] for row in tables.read_rows(one.results / "summary.parquet")] == [2, 2]
+    assert [row["n"] for row in parquet.read_rows(one.results / "summary.parquet")] == [2, 2]
     assert (one.results / "report.html").exists()
     assert one.run("--config", "max_new_tokens=16", target="all") == 0
     assert {job for job in slurm.jobs("") if job not in before} == set(jobs), "nothing is measured twice"
@@ -74,7 +74,7 @@ def test_a_job_that_ends_early_loses_nothing_that_was_measured(slurm: Slurm, swe
     rows = one.rows("512/pass1")
     assert rows[: len(kept)] == kept, "what was there is there"
     assert [row["request_index"] for row in rows] == list(range(8))
-    measured = tables.read_rows(one.results / "measurements/512/pass1.parquet", tables.MEASUREMENTS)
+    measured = parquet.read_rows(one.results / "measurements/512/pass1.parquet", schemas.MEASUREMENTS)
     assert sum(row["role"] != "warmup" for row in measured) == 8
 
 
@@ -143,7 +143,7 @@ def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
     assert [row["status"] for row in kept] == ["ok", "ok"]
     assert one.run() == 0, one.output
     assert [row for name in ("1Ki/pass1", "1Ki/pass2") for row in one.rows(name)] == kept
-    summary = tables.read_rows(one.results / "summary.parquet", tables.SUMMARY)
+    summary = parquet.read_rows(one.results / "summary.parquet", schemas.SUMMARY)
     assert [(row["length"], row["n"], row["n_failed"], row["n_missing"]) for row in summary] == [
         (1024, 2, 0, 0),
         (16384, 2, 0, 0),

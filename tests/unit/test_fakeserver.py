@@ -11,9 +11,9 @@ import fakeserver
 import httpx
 import numpy as np
 import pytest
+from fakeclient import ask, fake_program
 from fakeserver import FakeServer
-from longctx.metrics import scrape
-from test_client import ask, fake_program
+from longctx.serve.metrics import scrape
 
 WRAPPER = Path(fakeserver.__file__).parent / "bin" / "fake-vllm-python"
 

@@ -7,8 +7,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from longctx.cluster import NodeRequest
-from longctx.config import Campaign, from_dict
+from longctx.campaign.campaign import Campaign, from_dict
+from longctx.run.node_request import NodeRequest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "resources" / "kubernetes").glob("*.yaml"))

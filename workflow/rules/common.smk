@@ -6,20 +6,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from longctx import config as longctx_config, owner, resume, say
-from longctx.cluster import NodeRequest
+from longctx.campaign import campaign as campaigns
+from longctx.campaign.point import parse_point
 from longctx.errors import LongctxError
+from longctx.lengths import format_length, parse_length
+from longctx.processes import job_owner
+from longctx.progress import log as console_log
+from longctx.run import marks, startup
+from longctx.run.node_request import NodeRequest
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 try:
-    CAMPAIGN = longctx_config.from_dict(config)
+    CAMPAIGN = campaigns.from_dict(config)
     if workflow.is_main_process:
         only_looks = "report_now" in sys.argv or workflow.output_settings.dryrun
-        resume.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
-        say.outlive_readers("snakemake.logging")
+        startup.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
+        console_log.tolerate_broken_pipes("snakemake.logging")
     elif workflow.remote_exec:
-        owner.own_jobs()
+        job_owner.own_jobs()
     CONFIG_FILE = CAMPAIGN.save()
 except (LongctxError, OSError) as error:
     raise WorkflowError(str(error)) from None
@@ -52,7 +57,7 @@ REPORT_ANEW = (
     scripts_in_turn("figures.py", "report.py")
     + f" || echo 'longctx: {R}/report.md stays older than the summary' >&2"
 )
-SUMMARY_FOUND = resume.summary_time(CAMPAIGN)
+SUMMARY_FOUND = marks.summary_time(CAMPAIGN)
 # Nothing is made for a model that exists already.
 MODEL_FILES = (
     [R / "model" / "config.json"]
@@ -82,7 +87,7 @@ localrules:
 
 
 wildcard_constraints:
-    length="|".join(longctx_config.format_length(n) for n in CAMPAIGN.all_lengths()),
+    length="|".join(format_length(n) for n in CAMPAIGN.all_lengths()),
     tokens="[1-9][0-9]*(Ki|Mi)?",
     run="((decode_only|reuse)-)?pass[1-9][0-9]*",
     pass_index="[1-9][0-9]*",
@@ -95,7 +100,7 @@ def outputs_of(points, table="measurements"):
 
 def points_of(length=None, mode=None):
     """The campaign's points, of one length or mode where given."""
-    wanted = longctx_config.parse_length(length) if length else None
+    wanted = parse_length(length) if length else None
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
 
 
@@ -106,10 +111,10 @@ def stream_for(length):
     those have reasons of their own to run.
     """
     streams = [path.stem for path in (R / "corpus").glob("[1-9]*.parquet")]
-    tokens = sorted(longctx_config.parse_length(name) for name in streams)
-    needed = longctx_config.parse_length(length)
+    tokens = sorted(parse_length(name) for name in streams)
+    needed = parse_length(length)
     chosen = next((n for n in tokens if n >= needed), max(CAMPAIGN.all_lengths()))
-    return R / "corpus" / f"{longctx_config.format_length(chosen)}.parquet"
+    return R / "corpus" / f"{format_length(chosen)}.parquet"
 
 
 def others_to_compare(wildcards):
@@ -123,7 +128,7 @@ def others_to_compare(wildcards):
 
 def point_of(wildcards):
     """The point whose files have these wildcards."""
-    return longctx_config.parse_point(f"{wildcards.length}/{wildcards.run}")
+    return parse_point(f"{wildcards.length}/{wildcards.run}")
 
 
 def turn_of(points):

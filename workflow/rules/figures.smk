@@ -9,10 +9,10 @@ rule figures:
         fits=R / "fits.parquet",
         plan=R / "plan.parquet",
         compare=CAMPAIGN.raw["compare"],
-        compared=resume.compared_mark(CAMPAIGN),
+        compared=marks.compared_mark(CAMPAIGN),
         looks=[
-            f"{workflow.basedir}/scripts/longctx/{module}.py"
-            for module in ("figures", "style")
+            f"{workflow.basedir}/scripts/longctx/report/{module}.py"
+            for module in ("figures/metric", "figures/limits", "style")
         ],
     output:
         ttft=report(

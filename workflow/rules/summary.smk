@@ -7,7 +7,7 @@ rule summary:
     input:
         rows=outputs_of(CAMPAIGN.points()),
         plan=R / "plan.parquet",
-        stale=resume.stale_mark(CAMPAIGN),
+        stale=marks.stale_mark(CAMPAIGN),
     output:
         summary=report(
             R / "summary.parquet", caption="../report/summary.rst", category="Results"
@@ -27,7 +27,7 @@ rule length:
     input:
         rows=lambda wildcards: outputs_of(points_of(wildcards.length)),
         plan=R / "plan.parquet",
-        stale=resume.stale_mark(CAMPAIGN),
+        stale=marks.stale_mark(CAMPAIGN),
     output:
         R / "lengths" / "{length}.parquet",
     log:

@@ -1,0 +1,1 @@
+"""A campaign's configuration, its points, and the names of its files."""

@@ -1,0 +1,1 @@
+"""The protocol: one server, its requests, and what each row may claim."""

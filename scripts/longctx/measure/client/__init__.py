@@ -1,0 +1,1 @@
+"""One streaming request and what arrived when."""

@@ -1,0 +1,242 @@
+"""One streaming completion request with token ids, and what arrived when.
+
+The clock starts just before the first byte of the request is sent and TTFT ends when the first bytes that carry
+a new token are read from the socket, so sending and parsing the prompt, queueing and prefill are all inside.
+There is no read timeout: a prefill may take hours. Instead the caller's `alive` and `stalled` are asked about
+once a second, whatever the connection is waiting for.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from http.client import responses
+from pathlib import Path
+from typing import Any
+
+import httpcore
+
+from longctx.measure.client.connection import (
+    CONNECT_TIMEOUT_S,
+    ENGINE_DEATH_GRACE_S,
+    Failure,
+    Watch,
+    WatchedBackend,
+    run_delay_s,
+)
+from longctx.measure.client.request_body import Prompt, RequestBody, as_prompt
+from longctx.measure.client.sse import SseParser
+from longctx.measure.client.stream import StreamRecord, body_message
+from longctx.measure.client.stream_rates import Chunk
+from longctx.redaction import redact
+from longctx.storage.token_file import Ids
+
+ERROR_BODY_BYTES = 1 << 16
+_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
+_DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNORECASE)
+# How every stream of events begins; a page, or an answer in one piece, does not.
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
+_TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request gave. A failed one has a reason of `longctx.reasons` and None for every time.
+
+    `chunks` and the token counts are the raw record and stay in a failed answer too. `wall_jump_s` is how much
+    further the wall clock moved than the monotonic one, which all times are taken from. `starved_s` is how long this
+    thread, up to the first token, was ready to run while the machine ran others: TTFT may be late by as much.
+    """
+
+    status: str
+    started_at: datetime
+    reason: str | None = None
+    detail: str | None = None
+    chunks: tuple[Chunk, ...] = ()
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    request_bytes: int | None = None
+    wall_jump_s: float | None = None
+    starved_s: float | None = None
+
+
+def stream(
+    url: str,
+    model: str,
+    prompt: Path | Ids | Prompt,
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    ignore_eos: bool = True,
+    api_key: str | None = None,
+    alive: Callable[[], bool] | None = None,
+    stalled: Callable[[], bool] | None = None,
+    on_token: Callable[[float], None] | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Send `prompt` to `url`/v1/completions and return the answer; never raises for what a server does.
+
+    `alive` False ends the request as server_died, `stalled` True as timeout; both must return at once.
+    `on_token` is called with the seconds since the start for each event that may carry a token.
+    """
+    fields = {
+        "model": model, "max_tokens": max_new_tokens, "temperature": temperature, "ignore_eos": ignore_eos,
+        "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        **(extra_body or {}),
+    }  # fmt: skip
+    watch = Watch(alive, stalled)
+    request = _Request(url.rstrip("/").removesuffix("/v1"), api_key, watch, on_token)
+    body = RequestBody(fields, as_prompt(prompt))
+    answer = request.send(body, max_new_tokens, ignore_eos)
+    if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):
+        body = RequestBody({**fields, "stream_options": {"include_usage": True}}, as_prompt(prompt))
+        answer = request.send(body, max_new_tokens, ignore_eos)
+    return answer
+
+
+@dataclass(slots=True)
+class _Request:
+    url: str
+    api_key: str | None
+    watch: Watch
+    on_token: Callable[[float], None] | None
+    delay_s: float | None = None  # as of the first token
+
+    def send(self, body: RequestBody, max_new_tokens: int, ignore_eos: bool) -> Answer:
+        received = StreamRecord()
+        self.watch.begin()
+        reason, detail = None, None
+        start_s, self.delay_s = run_delay_s(), None
+        try:
+            self._exchange(body, received)
+            _judge(received, body.count, max_new_tokens, ignore_eos)
+        except Failure as failure:
+            reason, detail = failure.reason, redact(str(failure), self.api_key)
+            if reason == "error_event" and _DEAD_ENGINE.search(detail) and self.watch.died(ENGINE_DEATH_GRACE_S):
+                reason = "server_died"
+        end = time.perf_counter()
+        started_at = self.watch.started_at
+        wall_s = (datetime.now(UTC) - started_at).total_seconds()
+        answer = Answer(
+            status="failed" if reason else "ok",
+            started_at=started_at,
+            reason=reason,
+            detail=detail,
+            chunks=received.chunks(),
+            prompt_tokens=received.prompt_tokens,
+            completion_tokens=received.completion_tokens,
+            cached_tokens=received.cached_tokens,
+            finish_reason=received.finish_reason,
+            request_bytes=body.size,
+            wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
+            starved_s=None if start_s is None or self.delay_s is None else self.delay_s - start_s,
+        )
+        if reason:
+            return answer
+        return replace(answer, ttft_s=answer.chunks[0].elapsed_s, e2e_s=self.watch.elapsed(self.watch.last_read))
+
+    def _exchange(self, body: RequestBody, received: StreamRecord) -> None:
+        """Send the request and read its stream into `received`; raise Failure for whatever goes wrong."""
+        try:
+            with httpcore.ConnectionPool(network_backend=WatchedBackend(self.watch)) as pool:
+                self._read(pool, body, received)
+        except _BROKEN as error:
+            if received.complete():
+                return
+            if self.watch.died():
+                raise Failure("server_died", "the server process ended during the request") from error
+            raise self._broken(error, body, received) from error
+        if not received.complete():
+            raise Failure("truncated_stream", f"the stream ended after {len(received.events)} events")
+
+    def _broken(self, error: Exception, body: RequestBody, received: StreamRecord) -> Failure:
+        if received.events:
+            return Failure("truncated_stream", f"the connection broke after {len(received.events)} events: {error}")
+        if self.watch.start is None:
+            return Failure("connection", f"no connection to {self.url}: {error}")
+        if self.watch.sent_bytes < body.size:
+            return Failure(
+                "connection",
+                f"the connection broke after {self.watch.sent_bytes} of {body.size} bytes were sent ({error}); "
+                "the server, or a proxy before it, may refuse bodies of this size",
+            )
+        return Failure("connection", f"the connection broke before the first event: {error}")
+
+    def _read(self, pool: httpcore.ConnectionPool, body: RequestBody, received: StreamRecord) -> None:
+        address = httpcore.URL(self.url)
+        host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
+        headers = [
+            ("Host", host), ("Content-Type", "application/json"), ("Content-Length", str(body.size)),
+            ("Accept", "text/event-stream"), ("Accept-Encoding", "identity"), ("Connection", "close"),
+        ]  # fmt: skip
+        if self.api_key:
+            headers.append(("Authorization", f"Bearer {self.api_key}"))
+        with pool.stream(
+            "POST",
+            f"{self.url}/v1/completions",
+            headers=headers,
+            content=iter(body),
+            extensions={"timeout": {"connect": CONNECT_TIMEOUT_S}},
+        ) as response:
+            if response.status != 200:
+                raise _http_failure(response, body)
+            parser, head = SseParser(), b""
+            for data in response.iter_stream():
+                head = head or data[:ERROR_BODY_BYTES]
+                self._take(parser.feed(data), received)
+                if received.done:
+                    return
+            self._take(parser.end(), received)
+            if head.strip() and not received.events and not _STREAM.match(head):
+                raise Failure("error_event", f"HTTP 200, but no stream of events: {body_message(head)}")
+
+    def _take(self, events: list[str], received: StreamRecord) -> None:
+        elapsed_s = self.watch.elapsed(self.watch.last_read)
+        for event in events:
+            carries = received.add(event, elapsed_s)
+            if carries and len(received.events) == 1:
+                self.delay_s = run_delay_s()
+            if carries and self.on_token is not None:
+                self.on_token(elapsed_s)
+
+
+def _judge(received: StreamRecord, count: int, max_new_tokens: int, ignore_eos: bool) -> None:
+    """Raise Failure where the stream ended well but is not the measurement that was asked for."""
+    made = received.completion_tokens
+    if received.prompt_tokens is None or made is None:
+        raise Failure("no_usage", "the stream ended without prompt and completion token counts")
+    if received.prompt_tokens != count:
+        raise Failure("length_mismatch", f"the server counted {received.prompt_tokens} prompt tokens, sent: {count}")
+    if made < 1 or (ignore_eos and made < max_new_tokens):
+        raise Failure("short_output", f"{made} of {max_new_tokens} tokens; finish_reason {received.finish_reason}")
+    if made > max_new_tokens:
+        raise Failure("count_mismatch", f"the server counted {made} new tokens, asked: {max_new_tokens}")
+    chunks = received.chunks()
+    if not chunks:
+        raise Failure("truncated_stream", f"the server counted {made} new tokens but sent none")
+    if chunks[-1].total not in (None, made):
+        raise Failure("count_mismatch", f"the events carried {chunks[-1].total} new tokens, the usage says {made}")
+
+
+def _http_failure(response: httpcore.Response, body: RequestBody) -> Failure:
+    raw = b""
+    with contextlib.suppress(*_BROKEN):  # what came of it still says more than that it broke off
+        for data in response.iter_stream():
+            raw += data
+            if len(raw) >= ERROR_BODY_BYTES:
+                break
+    message = body_message(raw) or responses.get(response.status, "no more was said")
+    if response.status == 413:
+        return Failure(
+            "request_too_large",
+            f"the server refuses a request body of {body.size} bytes ({body.count} token ids): raise its limit, "
+            f"or that of the proxy before it (HTTP 413: {message})",
+        )
+    reason = "over_max_length" if response.status == 400 and _TOO_LONG.search(message) else "error_event"
+    return Failure(reason, f"HTTP {response.status}: {message}")

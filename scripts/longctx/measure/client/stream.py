@@ -1,0 +1,151 @@
+"""What a completion stream said so far: events, usage and errors, whatever form a server or proxy gives them.
+
+Nothing here trusts the sender: a field of another type than the API's counts as missing, a null takes nothing back.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from longctx.measure.client.connection import Failure
+from longctx.measure.client.stream_rates import Chunk
+
+MOST = 1 << 53
+
+
+@dataclass(slots=True)
+class Event:
+    """One stream event that had a choice: when, whether it had text or only ended, the completion tokens so far."""
+
+    elapsed_s: float
+    text: bool
+    only_ends: bool
+    count: int | None
+
+
+@dataclass(slots=True)
+class StreamRecord:
+    """The stream so far."""
+
+    events: list[Event] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    done: bool = False
+
+    def add(self, data: str, elapsed_s: float) -> bool:
+        """Take one event's data; return whether it may carry a token. Raise Failure for an error event."""
+        if data.strip() == "[DONE]":
+            self.done = True
+            return False
+        message = _parse(data)
+        if not isinstance(message, dict):
+            raise Failure("error_event", f"the server sent an event that is not a JSON object: {data}")
+        if _is_error(message):
+            raise Failure("error_event", server_message(message))
+        usage = _dict(message.get("usage"))
+        self._usage(usage)
+        choices = [choice for choice in _list(message.get("choices")) if isinstance(choice, dict)]
+        for choice in choices:
+            ends = bool(choice.get("finish_reason"))
+            self.finish_reason = str(choice["finish_reason"]) if ends else self.finish_reason
+            text = bool(choice.get("text"))
+            self.events.append(Event(elapsed_s, text, ends and not text, _count(usage.get("completion_tokens"))))
+        return bool(choices)
+
+    def _usage(self, usage: dict[str, Any]) -> None:
+        for name in ("prompt_tokens", "completion_tokens"):
+            if (count := _count(usage.get(name))) is not None:
+                setattr(self, name, count)
+        cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        self.cached_tokens = self.cached_tokens if cached is None else cached
+
+    def complete(self) -> bool:
+        """Return whether the server said that it was done."""
+        return self.done or (self.finish_reason is not None and self.completion_tokens is not None)
+
+    def chunks(self) -> tuple[Chunk, ...]:
+        """Return the events that carried tokens; events of one read become one chunk.
+
+        Counts come from the usage sent with every event; without it from the fact that as many events came as
+        tokens were made; else they are unknown.
+        """
+        counted, total = [], 0
+        if all(event.count for event in self.events if event.text):
+            for event in self.events:
+                if (event.count or 0) > total:
+                    counted.append((event.elapsed_s, (event.count or 0) - total))
+                    total = event.count or 0
+        if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
+            return _merge(counted)
+        with_text = [event for event in self.events if event.text]
+        ways = [self.events, [event for event in self.events if not event.only_ends], with_text]
+        for events in ways:
+            # An empty event before the first text may be a greeting sent before the prefill, not a token.
+            greeting = bool(events and with_text) and not events[0].text
+            if len(events) == self.completion_tokens and not greeting:
+                return _merge([(event.elapsed_s, 1) for event in events])
+        return tuple(Chunk(event.elapsed_s, None, None) for event in with_text or self.events)
+
+
+def server_message(content: Any) -> str:
+    """Return the message in an OpenAI, vLLM or FastAPI error, else all of it."""
+    if isinstance(content, dict):
+        for key in ("error", "message", "detail"):
+            if content.get(key):
+                return server_message(content[key])
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def body_message(raw: bytes) -> str:
+    """Return the message in the body of an answer that is no stream: of its JSON, else its text."""
+    text = raw.decode("utf-8", errors="replace")
+    content = _parse(text)
+    return text if content is None else server_message(content)
+
+
+def _is_error(message: dict[str, Any]) -> bool:
+    """Return whether an event is an error: by name, or by a message where a completion would stand."""
+    if message.get("error") or message.get("object") == "error":
+        return True
+    return "choices" not in message and "usage" not in message and bool(message.get("message") or message.get("detail"))
+
+
+def _parse(text: str) -> Any:
+    """Return the JSON in `text`, None where it is none; halves of characters and NaN, which some servers send, pass."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _count(value: Any) -> int | None:
+    """Return a count of tokens; None for whatever is no whole number from 0 on."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if number and 0 <= value < MOST and value % 1 == 0 else None
+
+
+def _merge(tokens_at: list[tuple[float, int]]) -> tuple[Chunk, ...]:
+    merged: list[Chunk] = []
+    total = 0
+    for elapsed_s, tokens in tokens_at:
+        total += tokens
+        if merged and merged[-1].elapsed_s == elapsed_s:
+            tokens += merged.pop().tokens or 0
+        merged.append(Chunk(elapsed_s, tokens, total))
+    return tuple(merged)

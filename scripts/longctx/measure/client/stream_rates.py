@@ -1,0 +1,59 @@
+"""What a stream's chunks say about speed: pure functions of arrival times and token counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from longctx.serve.metrics import rate
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What arrived in one read of the socket.
+
+    `elapsed_s` counts from the first byte sent; `tokens` are the new tokens, `total` those so far
+    (both None where the server does not say which chunk carries how many).
+    """
+
+    elapsed_s: float
+    tokens: int | None
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Itl:
+    """Inter-token latencies in seconds: quantiles (linear interpolation) and the largest."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+
+
+def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
+    """Return tokens/s = (tokens after the first chunk) / (t_last - t_first).
+
+    The first chunk is left out: its tokens took the prefill. With two single tokens this is 1/(t2 - t1).
+    None with fewer than two chunks, unknown token counts, or no time between first and last.
+    """
+    later = [chunk.tokens for chunk in chunks[1:]]
+    if not later or any(tokens is None for tokens in later):
+        return None
+    return rate(sum(tokens for tokens in later if tokens is not None), chunks[-1].elapsed_s - chunks[0].elapsed_s)
+
+
+def coalesced(chunks: Sequence[Chunk]) -> bool | None:
+    """Return whether some chunk carried more than one token; None where token counts are unknown."""
+    if any(chunk.tokens is None for chunk in chunks):
+        return None
+    return any(chunk.tokens != 1 for chunk in chunks)
+
+
+def itl(chunks: Sequence[Chunk]) -> Itl | None:
+    """Return the gaps between tokens, only where each token had a chunk of its own and there are two or more."""
+    if len(chunks) < 2 or coalesced(chunks) is not False:
+        return None
+    gaps = np.diff([chunk.elapsed_s for chunk in chunks])
+    p50, p90, p99 = (float(value) for value in np.percentile(gaps, [50, 90, 99]))
+    return Itl(p50, p90, p99, float(gaps.max()))

@@ -1,0 +1,43 @@
+"""The forecast of a running campaign: what the lengths measured so far say about those to come."""
+
+from statistics import fmean
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.files import journal_path
+from longctx.errors import LongctxError
+from longctx.lengths import format_length
+from longctx.measure.point_record import journal_rows
+from longctx.plan.campaign_plan import plan_campaign
+from longctx.storage.journal import read
+from longctx.storage.schemas import COLD_ROLES
+from longctx.units import format_seconds
+
+# With fewer lengths the fit a·L + b·L² has no spare point to be wrong at.
+MINIMUM_LENGTHS = 3
+
+
+def running_forecast(campaign: Campaign) -> str | None:
+    """Return one line: TTFT of each length still to be measured, with its interval; None while nothing can be said."""
+    measured: dict[int, list[float]] = {}
+    waiting: set[int] = set()
+    for point in campaign.points("prefill") if "prefill" in campaign.modes else ():
+        rows = journal_rows(read(journal_path(campaign, point))[0])
+        times = [row["ttft_s"] for row in rows if row["role"] in COLD_ROLES and row.get("ttft_s")]
+        if times:
+            measured.setdefault(point.length, []).extend(times)
+        else:
+            waiting.add(point.length)
+    ahead = waiting - set(measured)
+    if len(measured) < MINIMUM_LENGTHS or not ahead:
+        return None
+    try:
+        plan = plan_campaign(campaign, {length: fmean(times) for length, times in measured.items()})
+    except LongctxError:
+        return None
+    said = [
+        f"{format_length(row['length'])} {format_seconds(row['est_ttft_s'])}"
+        f" ({format_seconds(row['est_ttft_low_s'])} to {format_seconds(row['est_ttft_high_s'])})"
+        for row in plan.rows
+        if row["mode"] == "prefill" and row["length"] in ahead and row["est_ttft_s"] is not None
+    ]
+    return f"forecast from {len(measured)} lengths: TTFT {', '.join(said)}" if said else None

@@ -1,0 +1,1 @@
+"""What a model's config.json says: layers, bytes, parameters."""

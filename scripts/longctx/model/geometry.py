@@ -1,0 +1,157 @@
+"""What a Hugging Face config.json says about memory and work: KV bytes, constant states, parameters, FLOPs.
+
+No weights and no network are needed. A field that is missing, contradictory or unknown is a GeometryError that
+names it; nothing is guessed. The families' own rules are in `longctx.families`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from longctx.errors import ConfigError
+from longctx.model.layers import Layer
+from longctx.model.quantization import WeightBytes
+
+KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A model's sizes. Bytes and tokens are for one sequence, before any parallelism."""
+
+    name: str
+    model_type: str
+    layers: tuple[Layer, ...]
+    vocab_size: int
+    hidden_size: int
+    embedding_parameters: int  # input table
+    head_parameters: int  # output matrix; 0 where it is tied to the input table
+    dtype_bytes: int
+    stored: WeightBytes  # of the layers; the tables keep dtype_bytes
+    max_position: int | None
+    notes: tuple[str, ...] = ()
+
+    def each_layer(self) -> Iterator[Layer]:
+        """Yield the layers one by one, in the model's order (count is 1)."""
+        for layer in self.layers:
+            for _ in range(layer.count):
+                yield replace(layer, count=1)
+
+    @property
+    def layer_count(self) -> int:
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def parameters_total(self) -> int:
+        """Return all parameters of the text model, embeddings included, multi-token-prediction layers left out."""
+        layers = sum(layer.count * layer.parameters for layer in self.layers)
+        return layers + self.embedding_parameters + self.head_parameters + self.hidden_size
+
+    @property
+    def parameters_active(self) -> int:
+        """Return the parameters that one generated token uses: the output matrix counts, the input table's row not.
+
+        DeepSeek's README_WEIGHTS.md counts so (36.6e9 for V3).
+        """
+        return self.layer_parameters_active + (self.head_parameters or self.embedding_parameters) + self.hidden_size
+
+    @property
+    def layer_parameters_active(self) -> int:
+        """Return the parameters that each prompt token is multiplied with: no embedding table, no output head."""
+        return sum(layer.count * layer.parameters_active for layer in self.layers)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Return the bytes of all weights as served."""
+        return self._layer_bytes(active=False) + self._table_bytes(self.embedding_parameters + self.head_parameters)
+
+    @property
+    def active_weight_bytes(self) -> float:
+        """Return the weight bytes that one decode step reads: active layers and the output matrix."""
+        head = self.head_parameters or self.embedding_parameters
+        return self._layer_bytes(active=True) + self._table_bytes(head)
+
+    def _table_bytes(self, parameters: int) -> float:
+        return (parameters + self.hidden_size) * self.dtype_bytes
+
+    def _layer_bytes(self, active: bool) -> float:
+        return sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
+
+    def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
+        """Return the weight bytes of one of `layer`, or those that one token is multiplied with."""
+        experts = layer.parameters_experts_active if active else layer.parameters_experts
+        ffn = (layer.parameters_active if active else layer.parameters) - layer.parameters_mixer - experts
+        return layer.parameters_mixer * self.stored.mixer + ffn * self.stored.ffn + experts * self.stored.experts
+
+    @property
+    def quantised_weights(self) -> bool:
+        return min(self.stored.mixer, self.stored.ffn, self.stored.experts) < self.dtype_bytes
+
+    @property
+    def fp8_products(self) -> bool:
+        """Return whether some weights have 8 bits, so that products may run at the FP8 peak (4 bits: at BF16's)."""
+        return any(1 <= size < 2 for size in (self.stored.mixer, self.stored.ffn, self.stored.experts))
+
+    @property
+    def is_mla(self) -> bool:
+        return any(layer.attention and layer.attention.kind == "mla" for layer in self.layers)
+
+    def kv_dtype_bytes(self, kv_dtype: str) -> int:
+        """Return bytes per cached element for vLLM's --kv-cache-dtype; ConfigError if it is not a known one."""
+        if kv_dtype == "auto":
+            return self.stored.kv_auto
+        if kv_dtype not in KV_DTYPE_BYTES:
+            raise ConfigError(f"kv_cache_dtype: {kv_dtype!r} is not one of auto, {', '.join(KV_DTYPE_BYTES)}")
+        return KV_DTYPE_BYTES[kv_dtype]
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> int:
+        """Return the cache's growth per token over all layers that see the whole context: layers * elements * s."""
+        elements = sum(y.count * y.attention.kv_elements for y in self.layers if y.attention and not y.attention.window)
+        return elements * self.kv_dtype_bytes(kv_dtype)
+
+    def kv_bytes(self, tokens: int, kv_dtype: str) -> int:
+        """Return the bytes that `tokens` of context occupy, windowed layers included, states and padding not."""
+        elements = 0
+        for layer in self.layers:
+            if layer.attention:
+                elements += layer.count * layer.attention.kv_elements * min(tokens, layer.attention.window or tokens)
+        return elements * self.kv_dtype_bytes(kv_dtype)
+
+    def windowed_bytes(self, kv_dtype: str) -> int:
+        """Return what the windowed layers' caches hold at most, whatever the context."""
+        windowed = [y for y in self.layers if y.attention and y.attention.window]
+        return sum(
+            replace(self, layers=(y,)).kv_bytes(y.attention.window or 0, kv_dtype) for y in windowed if y.attention
+        )
+
+    def state_bytes(self) -> int:
+        """Return the bytes of all constant states of one sequence (independent of its length)."""
+        return sum(layer.count * layer.state.size_bytes for layer in self.layers if layer.state)
+
+    def attention_flops(self, tokens: int) -> float:
+        """Return the FLOPs of softmax attention in a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
+        return sum(
+            2.0
+            * y.count
+            * y.attention.heads
+            * (y.attention.qk_dim + y.attention.v_dim)
+            * y.attention.seen_pairs(tokens)
+            for y in self.layers
+            if y.attention
+        )
+
+    def linear_flops(self, tokens: int) -> float:
+        """Return the FLOPs that grow linearly: 2 per active layer parameter, 4 per recurrent state element."""
+        states = sum(y.count * y.state.recurrent_elements for y in self.layers if y.state)
+        return tokens * (2.0 * self.layer_parameters_active + 4.0 * states)
+
+    def prefill_flops(self, tokens: int) -> float:
+        """Return attention plus linear FLOPs of a prefill of `tokens`."""
+        return self.attention_flops(tokens) + self.linear_flops(tokens)
+
+    def decode_bytes(self, context: int, kv_dtype: str, weight_bytes: float | None = None) -> float:
+        """Return the bytes moved for one token behind `context` tokens: weights, cache, states read and written.
+
+        `weight_bytes` replaces the computed active weight bytes (a published figure, for instance).
+        """
+        weights = self.active_weight_bytes if weight_bytes is None else weight_bytes
+        return weights + self.kv_bytes(context, kv_dtype) + 2 * self.state_bytes()

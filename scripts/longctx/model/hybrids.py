@@ -1,0 +1,159 @@
+"""Families of linear-attention and Mamba models, pure or mixed with softmax attention: a config's layers in order."""
+
+from collections.abc import Callable
+
+from longctx.model.blocks import NOTHING, Block, biases, dense, gqa, kda, layer_of, mamba1, mamba2, mla, moe
+from longctx.model.fields import Fields
+from longctx.model.layers import Layer
+
+
+def deepseek_ffns(f: Fields, layers: int) -> list[Block]:
+    """Return DeepSeek's feed-forward parts: plain in the first layers, then routed experts beside shared ones."""
+    experts = f.count("n_routed_experts", "num_experts")
+    inner, shared = f.count("moe_intermediate_size"), f.count("n_shared_experts", "num_shared_experts", at_least=0)
+    first, every = f.count("first_k_dense_replace", at_least=0), f.count("moe_layer_freq", default=1)
+    correction = experts if f.get("model_type") != "deepseek_v2" else 0  # e_score_correction_bias
+    sparse = moe(f, experts, f.count("num_experts_per_tok", "num_experts_per_token"), inner, shared=shared * inner,
+                 extra=correction)  # fmt: skip
+    plain = dense(f, f.count("intermediate_size")) if first or every > 1 else sparse
+    return [sparse if i >= first and i % every == 0 else plain for i in range(layers)]
+
+
+def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
+    n, linear = f.count("num_hidden_layers"), f.inner("linear_attn_config")
+    full, delta = set(linear.items("full_attn_layers", int)), set(linear.items("kda_layers", int))
+    if full & delta or full | delta != set(range(1, n + 1)):
+        raise linear.fail("full_attn_layers", "and kda_layers do not name each layer once", f"number them 1 to {n}")
+    mixers = {True: ("mla", mla(f)), False: ("kda", kda(f, dtype_bytes))}
+    norms = 2 * f.count("hidden_size")
+    return [layer_of(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
+
+
+_NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_SAME_KIND = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
+
+
+def _mamba_kinds(f: Fields, *kinds: str) -> list[str]:
+    """Return each layer's kind from the list of them, whose length is the number of layers where no field has it."""
+    name = "layers_block_type" if f.has("layers_block_type") else "layer_types"
+    n = f.count("num_hidden_layers", default=len(f.items(name, str)))
+    listed = f.strings(name, n, dict.fromkeys([*kinds, *_SAME_KIND]))
+    return [_SAME_KIND.get(kind, kind) for kind in listed]
+
+
+def _nemotron_kinds(f: Fields) -> list[str]:
+    if f.has("layers_block_type") or f.has("layer_types"):
+        return _mamba_kinds(f, *_NEMOTRON.values())
+    n = f.count("num_hidden_layers")
+    pattern = f.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
+        raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
+    return [_NEMOTRON[letter] for letter in pattern]
+
+
+def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """Nemotron-H: each layer is one of Mamba-2, attention, a squared-ReLU feed-forward, or routed ones of that kind."""
+    kinds, hidden = _nemotron_kinds(f), f.count("hidden_size")
+    inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
+    recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
+    mamba = mamba2(
+        hidden, inner, f.count("mamba_num_heads"), f.count("n_groups"), f.count("ssm_state_size"),
+        f.count("conv_kernel"), dtype_bytes, conv_bias=f.flag("use_conv_bias", True), bias=f.flag("use_bias", False),
+        recurrent_bytes=recurrent,
+    )  # fmt: skip
+    builders: dict[str, Callable[[], tuple[str, Block, Block]]] = {
+        "mamba": lambda: ("mamba2", mamba, NOTHING),
+        "attention": lambda: ("full", gqa(f, own_dim=True), NOTHING),
+        "mlp": lambda: ("mlp", NOTHING, dense(f, f.count("intermediate_size"), matrices=2)),
+        "moe": lambda: ("moe", NOTHING, _nemotron_moe(f)),
+    }
+    f.skip("head_dim", "attention_head_dim", "n_routed_experts", "n_shared_experts", "moe_intermediate_size",
+           "moe_shared_expert_intermediate_size", "num_experts_per_tok")  # fmt: skip
+    parts = {kind: builders[kind]() for kind in dict.fromkeys(kinds)}
+    return [layer_of(*parts[kind], hidden) for kind in kinds]
+
+
+def _nemotron_moe(f: Fields) -> Block:
+    experts, shared = f.count("n_routed_experts"), f.count("n_shared_experts", at_least=0)
+    width = f.count("moe_shared_expert_intermediate_size") if shared else 0
+    return moe(f, experts, f.count("num_experts_per_tok"), f.count("moe_intermediate_size"), shared=width,
+               extra=experts, matrices=2)  # fmt: skip
+
+
+def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
+    n, norms, experts = f.count("num_hidden_layers"), 2 * f.count("hidden_size"), f.count("num_experts")
+    inner = f.count("intermediate_size")
+    attention_every, attention_at = f.count("attn_layer_period"), f.count("attn_layer_offset", at_least=0)
+    sparse_every, sparse_at = f.count("expert_layer_period"), f.count("expert_layer_offset", at_least=0)
+    mixers = {True: ("full", gqa(f)), False: ("mamba1", mamba1(f, dtype_bytes))}
+    plain = dense(f, inner)
+    sparse = moe(f, experts, f.count("num_experts_per_tok"), inner) if experts > 1 else plain
+    return [
+        layer_of(
+            *mixers[i % attention_every == attention_at], sparse if i % sparse_every == sparse_at else plain, norms
+        )
+        for i in range(n)
+    ]
+
+
+def _mamba_n(f: Fields, dtype_bytes: int, inner: int, *, norm: bool = True) -> Block:
+    """Mamba-2 as Bamba, Granite and Falcon-H1 name its fields."""
+    heads = f.count("mamba_n_heads")
+    if f.get("mamba_d_head", default="auto") != "auto" and heads * f.count("mamba_d_head") != inner:
+        raise f.fail("mamba_d_head", f"is {f.get('mamba_d_head')}", f"times mamba_n_heads ({heads}) it must be {inner}")
+    return mamba2(
+        f.count("hidden_size"), inner, heads, f.count("mamba_n_groups"), f.count("mamba_d_state"),
+        f.count("mamba_d_conv"), dtype_bytes, conv_bias=f.flag("mamba_conv_bias", True),
+        bias=f.flag("mamba_proj_bias", False), norm=norm,
+    )  # fmt: skip
+
+
+def _bamba(f: Fields, dtype_bytes: int) -> list[Layer]:
+    n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
+    full = set(f.items("attn_layer_indices", int))
+    mamba = _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden)
+    mixers = {True: ("full", gqa(f, **biases(f))), False: ("mamba2", mamba)}
+    ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
+    return [layer_of(*mixers[i in full], ffn, 2 * hidden) for i in range(n)]
+
+
+def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """Granite 4: Mamba-2 or attention, then a shared feed-forward beside routed experts (none in the small ones)."""
+    hidden, experts = f.count("hidden_size"), f.count("num_local_experts", at_least=0)
+    kinds = _mamba_kinds(f, "mamba", "attention")
+    shared = f.count("shared_intermediate_size")
+    if experts:
+        ffn = moe(f, experts, f.count("num_experts_per_tok"), f.count("intermediate_size"), shared=shared)
+    else:
+        ffn = dense(f, shared)
+    mixers = {"attention": ("full", gqa(f, mha=True, **biases(f)))}
+    mixers["mamba"] = ("mamba2", _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden))
+    return [layer_of(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
+
+
+def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """Falcon-H1: attention and Mamba-2 side by side in each layer; here two layers, each with its own cache."""
+    hidden, inner = f.count("hidden_size"), f.count("mamba_d_ssm")
+    f.refuse("projectors_bias", "a bias of Mamba's output")
+    mamba = _mamba_n(f, dtype_bytes, inner, norm=f.flag("mamba_rms_norm"))
+    ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
+    attention = layer_of("full", gqa(f, **biases(f)), NOTHING, 0)
+    return [attention, layer_of("mamba2", mamba, ffn, 2 * hidden)] * f.count("num_hidden_layers")
+
+
+def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
+    hidden, inner, heads = f.count("hidden_size"), f.count("expand") * f.count("hidden_size"), f.count("num_heads")
+    if heads * f.count("head_dim") != inner:
+        raise f.fail("num_heads", f"is {heads}", f"times head_dim ({f.count('head_dim')}) it must be {inner}")
+    f.skip("rms_norm")
+    mixer = mamba2(
+        hidden, inner, heads, f.count("n_groups"), f.count("state_size"), f.count("conv_kernel"), dtype_bytes,
+        conv_bias=f.flag("use_conv_bias", True), bias=f.flag("use_bias", False),
+    )  # fmt: skip
+    return [layer_of("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
+
+
+HYBRIDS: dict[str, Callable[[Fields, int], list[Layer]]] = {
+    "kimi_linear": _kimi_linear, "nemotron_h": _nemotron_h, "jamba": _jamba, "bamba": _bamba,
+    "granitemoehybrid": _granite, "falcon_h1": _falcon_h1, "mamba2": _mamba2,
+}  # fmt: skip

@@ -1,0 +1,112 @@
+"""Read a model's geometry from a config.json, wherever it lies."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import GeometryError
+from longctx.model.blocks import merge
+from longctx.model.families import CLASS_DEFAULTS, FAMILIES
+from longctx.model.fields import REQUIRED, Fields
+from longctx.model.geometry import Geometry
+from longctx.model.quantization import weight_bytes
+from longctx.resources import MODELS_DIR
+
+
+def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
+    """Read a config.json, a folder with one, a cached Hugging Face model, or one of resources/models.
+
+    The last by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine without the model can plan.
+    `revision` is of a cached model (None: its main branch).
+    """
+    path = Path(source).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        path = _cached_config(str(source), revision) or _shipped_config(str(source))
+    config = _read_json(path)
+    return build_geometry(config, name=config.get("longctx_name") or str(source))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GeometryError(f"{path}: not a readable JSON file ({error})") from error
+    if not isinstance(config, dict):
+        raise GeometryError(f"{path}: holds no JSON object; give a model's config.json")
+    return config
+
+
+def _cached_config(model_id: str, revision: str | None) -> Path | None:
+    if not _is_model_id(model_id):
+        return None
+    from huggingface_hub import try_to_load_from_cache  # slow to import
+
+    found = try_to_load_from_cache(model_id, "config.json", revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _is_model_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def _shipped_config(name: str) -> Path:
+    for path in sorted(MODELS_DIR.glob("*.json")):
+        if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
+            return path
+    known = ", ".join(sorted(path.stem for path in MODELS_DIR.glob("*.json")))
+    get = f"; fetch it first: hf download {name} config.json" if _is_model_id(name) else ""
+    raise GeometryError(
+        f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}{get}"
+    )
+
+
+# Multimodal configurations: the language model's own family, where another name or none stands in the file.
+_TEXT_FAMILY = {
+    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}  # fmt: skip
+_OUTER = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
+_MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers")
+
+
+def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[str, ...]]:
+    """Return the language model's fields, with what a multimodal file says of it outside of `text_config`."""
+    fields = Fields(config, name)
+    notes: tuple[str, ...] = ()
+    if any(key in config for key in ("text_config", "vision_config", "audio_config")):
+        notes = ("the vision or audio parts' weights are not counted",)
+    if "text_config" in config:
+        fields = fields.inner("text_config")
+    own = fields.values
+    outer = {k: config[k] for k in _OUTER if config.get(k) is not None and own.get(k) is None}
+    model_type = fields.text("model_type", config.get("model_type") or REQUIRED)
+    family = _TEXT_FAMILY.get(model_type, model_type)
+    values, defaults = {**own, **outer, "model_type": family}, CLASS_DEFAULTS.get(family, {})
+    values.update({k: v for k, v in defaults.items() if values.get(k) is None})
+    return replace(fields, values=values), notes
+
+
+def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
+    """Return the geometry of a config.json's content; GeometryError names what is missing or unknown."""
+    fields, notes = _text_fields(config, name)
+    model_type = fields.text("model_type")
+    if model_type not in FAMILIES:
+        raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
+    dtype_bytes = fields.dtype_bytes()
+    layers = merge(FAMILIES[model_type](fields, dtype_bytes))
+    table = fields.count("vocab_size") * fields.count("hidden_size")
+    if any(fields.get(key, default=0) for key in _MTP):
+        notes = (*notes, "multi-token-prediction layers are not counted")
+    geometry = Geometry(
+        name=name, model_type=model_type, layers=layers, vocab_size=fields.count("vocab_size"),
+        hidden_size=fields.count("hidden_size"), embedding_parameters=table,
+        head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
+        dtype_bytes=dtype_bytes, stored=weight_bytes(fields, dtype_bytes),
+        max_position=fields.get("max_position_embeddings", "model_max_length", default=None), notes=notes,
+    )  # fmt: skip
+    fields.refuse_unread(model_type)
+    return geometry

@@ -1,0 +1,98 @@
+"""A campaign's plan: its configuration translated for `plan`, its measured rungs for `forecast`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.point import Point
+from longctx.errors import GeometryError
+from longctx.model.geometry import Geometry
+from longctx.model.reader import read_geometry
+from longctx.plan.fit import Settings
+from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+from longctx.plan.planner import plan_points
+from longctx.resources import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignPlan:
+    """What a campaign is planned with, and its tables.PLAN rows."""
+
+    geometry: Geometry
+    hardware: Hardware | None
+    parallelism: Parallelism
+    settings: Settings
+    lengths: tuple[int, ...]
+    rows: tuple[dict[str, Any], ...]
+
+
+def measured_ttft(summary_rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Return {length: mean cold TTFT in s} of tables.SUMMARY rows; lengths without a good row are left out."""
+    return {
+        row["length"]: row["ttft_s_mean"]
+        for row in summary_rows
+        if row["mode"] == "prefill" and row["ttft_s_mean"] is not None
+    }
+
+
+def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
+    """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
+
+    GeometryError and ConfigError say what the plan cannot be made from.
+    """
+    points = [(mode, length) for mode in campaign.modes for length in campaign.lengths(mode)]
+    geometry, hardware = _geometry(campaign), _hardware(campaign)
+    settings, parallelism = _settings(campaign, max(length for _, length in points))
+
+    def requests(mode: str, length: int) -> int:
+        roles = [role for role, _ in campaign.requests(Point(length, 1, mode))]
+        return sum(role == "reuse" for role in roles) if mode == "reuse" else len(roles)
+
+    rows = plan_points(
+        geometry, hardware, parallelism, points, settings,
+        requests=requests, passes=campaign.passes_of, measured=measured,
+    )  # fmt: skip
+    lengths = tuple(sorted({length for _, length in points}))
+    return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
+
+
+def _geometry(campaign: Campaign) -> Geometry:
+    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
+    model = campaign.raw["model"]
+    of = model["geometry"]
+    if model["source"] == "synthetic":
+        name = read_geometry(ROOT / of).name if of else "a tiny Llama"
+        return replace(read_geometry(campaign.model_path), name=f"{name} (random weights)")
+    if of:
+        return read_geometry(ROOT / of)
+    try:
+        return read_geometry(campaign.model_path, model["revision"])
+    except GeometryError as error:
+        raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
+
+
+def _hardware(campaign: Campaign) -> Hardware | None:
+    hardware = campaign.raw["hardware"]
+    return load_hardware(hardware["gpu"], hardware["count"]) if hardware else None
+
+
+def _settings(campaign: Campaign, longest: int) -> tuple[Settings, Parallelism]:
+    recipe = campaign.recipe(campaign.modes[0], longest)
+    space = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.raw["launcher"] != "external" else None
+    settings = Settings(
+        kv_dtype=recipe.kv_cache_dtype,
+        gpu_memory_utilization=recipe.gpu_memory_utilization,
+        batched_tokens=recipe.max_num_batched_tokens,
+        max_new_tokens=campaign.raw["max_new_tokens"],
+        headroom_tokens=recipe.max_model_len - longest,
+        cpu_kv_gib=float(space) if space else None,
+        aiter_version=recipe.versions.get("aiter"),
+        passes=campaign.passes,
+        scope=campaign.scope,
+    )
+    parallelism = Parallelism(
+        tensor=recipe.tensor_parallel_size, pipeline=recipe.pipeline_parallel_size,
+        decode_context=recipe.decode_context_parallel_size, data=recipe.data_parallel_size,
+    )  # fmt: skip
+    return settings, parallelism

@@ -1,0 +1,101 @@
+"""What a GPU can do at best, and how a model is spread over several of them."""
+
+import csv
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from longctx.errors import ConfigError
+from longctx.resources import GPUS_CSV
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """`count` GPUs of one kind; every other figure is per GPU: bytes, bytes/s, dense FLOP/s (fp8 None: no units)."""
+
+    name: str
+    count: int
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    bf16_flops: float
+    fp8_flops: float | None
+    vendor: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """vLLM's --tensor-, --pipeline-, --decode-context- and --data-parallel-size."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    decode_context: int = 1
+    data: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "decode_context", "data"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}_parallel_size: is {getattr(self, name)}; it must be 1 or more")
+        if self.tensor % self.decode_context:
+            raise ConfigError(
+                f"decode_context_parallel_size: {self.decode_context} does not divide tensor_parallel_size"
+                f" {self.tensor}; DCP reuses the TP ranks"
+            )
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs needed; decode context parallelism shares those of tensor parallelism."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def label(self) -> str:
+        parts = (("TP", self.tensor), ("PP", self.pipeline), ("DCP", self.decode_context), ("DP", self.data))
+        return " ".join(f"{name}{size}" for name, size in parts if size > 1) or "1 GPU"
+
+
+def read_gpus(path: Path = GPUS_CSV) -> list[Hardware]:
+    """Return every GPU of the table, count 1; ConfigError names the line that is wrong."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    except OSError as error:
+        raise ConfigError(f"{path}: not readable ({error})") from error
+    return [_gpu(row, path) for row in csv.DictReader(lines)]
+
+
+def _gpu(row: dict[str, str], path: Path) -> Hardware:
+    def positive(column: str) -> float:
+        try:
+            value = float(row[column])
+        except (KeyError, ValueError, TypeError):
+            value = 0.0
+        if not 0 < value < inf:
+            raise ConfigError(
+                f"{path}: {column} of {row.get('gpu')!r} is {row.get(column)!r}; it must be a number above 0"
+            )
+        return value
+
+    return Hardware(
+        name=row["gpu"] or "",
+        count=1,
+        hbm_bytes=int(positive("hbm_gib") * 2**30),
+        hbm_bytes_per_s=positive("hbm_tb_s") * 1e12,
+        bf16_flops=positive("bf16_tflops") * 1e12,
+        fp8_flops=positive("fp8_tflops") * 1e12 if row.get("fp8_tflops") else None,
+        vendor=row.get("vendor") or "",
+        source=row.get("source") or "",
+    )
+
+
+def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:
+    """Return `count` GPUs called `name` (case does not matter); ConfigError lists the known ones."""
+    if count < 1:
+        raise ConfigError(f"hardware.count: is {count}; it must be 1 or more")
+    gpus = read_gpus(path)
+    for gpu in gpus:
+        if gpu.name.lower() == name.lower():
+            return Hardware(
+                gpu.name, count, gpu.hbm_bytes, gpu.hbm_bytes_per_s, gpu.bf16_flops, gpu.fp8_flops,
+                gpu.vendor, gpu.source,
+            )  # fmt: skip
+    known = ", ".join(gpu.name for gpu in gpus)
+    raise ConfigError(f"hardware.gpu: {name!r} is not in {path.name}; known are {known}, or add a line to it")

@@ -1,0 +1,1 @@
+"""Programs that never outlive their owner."""

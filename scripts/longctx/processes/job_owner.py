@@ -1,0 +1,60 @@
+"""A measurement ends with the Snakemake that started it, however that ended: nobody is left to take its results."""
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from longctx.processes.identity import boot_id
+from longctx.processes.reaper import start_ticks
+
+OWNER_VARIABLE = "LONGCTX_OWNER_PROCESS"
+
+
+def own_jobs() -> None:
+    """Make this process the owner of the measurements below it (a cluster job has a Snakemake of its own)."""
+    os.environ[OWNER_VARIABLE] = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
+
+
+@contextmanager
+def ending_with_owner() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does, and so does the owner's end."""
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    over, end = os.pipe()
+    watcher = threading.Thread(target=_watch, args=(over,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        os.close(end)
+        watcher.join()
+        os.close(over)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(over: int) -> None:
+    """Wait for the owner's end or for ours; an owner of another boot is on another machine and none of our business."""
+    words = os.environ.get(OWNER_VARIABLE, "").split()
+    if len(words) == 3 and words[2] == boot_id() and _outlived(int(words[0]), int(words[1]), over):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _outlived(pid: int, start: int, over: int) -> bool:
+    """Return True once process `pid` is gone, False once the pipe `over` is closed."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        if start_ticks(pid) != start:
+            return True
+        ready, _, _ = select.select([handle, over], [], [])
+        return over not in ready
+    finally:
+        os.close(handle)

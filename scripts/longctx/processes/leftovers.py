@@ -1,0 +1,94 @@
+"""End what earlier runs of ours left behind, and nothing else."""
+
+import contextlib
+import json
+import platform
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from longctx.errors import ServerError
+from longctx.processes import reaper
+from longctx.processes.identity import boot_id
+
+GRACE_S = 10.0
+REAPER_PATIENCE_S = 45.0  # the grace, TERM and KILL of the reaper, and some
+
+
+def end_leftovers(run_dir: Path) -> list[str]:
+    """End what earlier runs of ours left behind in `run_dir`; return a sentence for each. Live runs are left alone.
+
+    A record of another host is left for that host; one of an earlier boot has no processes. ServerError where a
+    process survives SIGKILL.
+    """
+    said = []
+    for path in sorted(run_dir.glob("server-*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue  # just removed by its reaper, or torn by a full disk: nothing provable in it
+        if record["host"] != platform.node() or _owner_lives(record):
+            continue
+        if record["boot"] == boot_id():
+            said.append(_end(record, path))
+        else:
+            reaper.run_stop_commands(record["stop_commands"])  # a container survives a reboot, stopped
+            reaper.remove_sockets(record.get("sockets"))
+        path.unlink(missing_ok=True)
+    return [sentence for sentence in said if sentence]
+
+
+def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
+    """Run the stop commands, then TERM and KILL every process with this owner's mark; return those that resist."""
+    reaper.run_stop_commands(stop_commands)
+    for signum, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 20.0)):
+        deadline = time.monotonic() + patience_s
+        sent: set[tuple[int, int]] = set()
+        while (left := reaper.marked(owner_id)) and time.monotonic() < deadline:
+            for process in set(left.items()) - sent:
+                reaper.send(*process, signum)
+                sent.add(process)
+            time.sleep(0.1)
+    return sorted(reaper.marked(owner_id))
+
+
+def recorded_memory(record_path: Path, pids: Iterable[int]) -> dict[str, list[int]]:
+    """Return the shared memory of a server whose reaper is gone: what it had recorded and what `pids` map now."""
+    found = reaper.shared_memory(pids)
+    with contextlib.suppress(OSError, ValueError):
+        found |= json.loads(record_path.read_text()).get("shared_memory", {})
+    return found
+
+
+def _owner_lives(record: dict[str, Any]) -> bool:
+    return bool(record["boot"] == boot_id()) and reaper.start_ticks(record["owner"]) == record["owner_start"]
+
+
+def _end(record: dict[str, Any], path: Path) -> str:
+    """End one dead owner's server, giving its own reaper time to do so first."""
+    deadline = time.monotonic() + REAPER_PATIENCE_S
+    while path.exists() and _reaper_works(record) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not path.exists():
+        return ""
+    found = reaper.marked(record["id"])
+    memory = recorded_memory(path, found)
+    if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
+        reaper.send(record["pid"], record["start"], signal.SIGTERM)
+        found[record["pid"]] = record["start"]
+    if left := end_marked(record["id"], record["stop_commands"]):
+        raise ServerError(f"processes {left} of an earlier run survive SIGKILL; end them or restart the machine")
+    reaper.free_shared_memory(memory)
+    reaper.remove_sockets(record.get("sockets"))
+    pids = ", ".join(map(str, sorted(found)))
+    return f"ended the server of an earlier run (started by process {record['owner']}; processes {pids or 'none'})"
+
+
+def _reaper_works(record: dict[str, Any]) -> bool:
+    try:
+        command = Path(f"/proc/{record['reaper']}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return record["reaper"] is not None and record["id"].encode() in command

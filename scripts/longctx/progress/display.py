@@ -1,0 +1,99 @@
+"""What a measurement shows while it runs: one line on the terminal, and the status file for `longctx watch`."""
+
+import time
+from collections.abc import Callable
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.files import output_path, status_path
+from longctx.campaign.point import Point
+from longctx.progress.lines import TerminalLine
+from longctx.progress.sampler import PrefillProgress
+from longctx.progress.status_file import StatusWriter, note_run
+from longctx.units import format_seconds, human_count
+
+# vLLM prints its whole configuration in one line.
+LOG_CHARACTERS = 160
+
+
+class Display:
+    """The current point's state. `say` writes lasting lines (and the log); the moving line is this object's."""
+
+    def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
+        self._campaign, self._log = campaign, say
+        self._line = TerminalLine()
+        self._expected = [_key(point) for point in campaign.points()]
+        self._writer: StatusWriter | None = None
+        self._name, self._phase, self._since = "", "", time.monotonic()
+
+    def say(self, text: str) -> None:
+        self._line.finish()
+        self._log(text)
+
+    def begin(self, point: Point, phase: str) -> None:
+        """Make `point` the current one."""
+        self._writer, self._name = self._writer_of(point), point.name
+        self.phase(phase)
+
+    def _writer_of(self, point: Point) -> StatusWriter:
+        path = status_path(self._campaign)
+        return StatusWriter(path, campaign=self._campaign.name, point=_key(point), expected=self._expected)
+
+    def phase(self, text: str) -> None:
+        self._phase, self._since = f"{self._name}: {text}", time.monotonic()
+        if self._writer:
+            self._writer.update(phase=text)
+        self._line.show(self._phase)
+
+    def log_line(self, line: str) -> None:
+        """Show the server's last log line while it starts."""
+        if self._writer:
+            self._writer.update(log_line=line[:LOG_CHARACTERS])
+        self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
+
+    def sample(self, now: PrefillProgress) -> None:
+        if self._writer:
+            self._writer.update(
+                tokens_done=now.tokens_done,
+                tokens_total=now.tokens_total,
+                rate_tok_s=now.rate_tok_s,
+                elapsed_s=now.elapsed_s,
+                eta_s=now.eta_s,
+            )
+        if now.tokens_done is None:
+            self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
+            return
+        rate = f", {human_count(now.rate_tok_s)} tok/s" if now.rate_tok_s else ""
+        # A narrow terminal cuts the end: what is waited for comes first.
+        self._line.show(
+            f"{self._phase}: {now.tokens_done / now.tokens_total:.0%}, {format_seconds(now.eta_s)} left,"
+            f" {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
+            f" {format_seconds(now.elapsed_s)}"
+        )
+
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Close the current point as 'done', 'failed' or 'interrupted'."""
+        self._line.finish()
+        if self._writer:
+            self._writer.finish(state, reason)
+        self._writer = None
+
+    def close(self) -> None:
+        """Mark a point that is still open as interrupted."""
+        if self._writer:
+            self.end("interrupted")
+
+    def done(self, point: Point) -> None:
+        """Say that a point is whole, whenever it was measured."""
+        self._writer_of(point).finish("done")
+
+
+def note_campaign(campaign: Campaign) -> None:
+    """Say in the status file that this run is at work, and which points have their measurement."""
+    points = campaign.points()
+    done = {_key(point) for point in points if output_path(campaign, point, "measurements").exists()}
+    note_run(status_path(campaign), campaign.name, [_key(point) for point in points], done)
+
+
+def _key(point: Point) -> str:
+    """A point as the status file names it."""
+    return f"{point.mode}/{point.label}/pass{point.pass_index}"

@@ -1,0 +1,137 @@
+"""How far a prefill is, when it will be done, and whether it still moves.
+
+vLLM counts prompt tokens only when a prefill has ended, but its KV cache fills while it runs: usage times
+capacity is the tokens done. Attention makes late tokens dearer than early ones, so time left follows the cost
+model t(n) = a·n + b·n², never the share of tokens. All times come from the monotonic clock.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from longctx.progress.eta import RATE_WINDOW_S, Cost, eta_s
+from longctx.progress.watchdog import Watchdog
+from longctx.serve.metrics import Snapshot
+
+DECODE_INTERVAL_S = 5.0
+QUIET_ROW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """One look at a prefill; tokens_done, rate and ETA are None where the server does not show them."""
+
+    elapsed_s: float
+    tokens_done: int | None
+    tokens_total: int
+    rate_tok_s: float | None = None
+    eta_s: float | None = None
+
+
+class Sampler:
+    """Looks at a server about once a second in a thread of its own while a request runs (a context manager).
+
+    The first look comes after one interval, so that short requests are not disturbed; after a token looks are
+    rare and only feed the watchdog. `before` is the reading taken before the request: what its cache holds is
+    not counted, and the watchdog knows from it that the server has metrics. `observe` is one look, without thread.
+    """
+
+    def __init__(
+        self,
+        scrape: Callable[[], Snapshot | None],
+        *,
+        tokens_total: int,
+        capacity_tokens: int | None = None,
+        before: Snapshot | None = None,
+        prior: Cost | None = None,
+        watchdog: Watchdog | None = None,
+        on_sample: Callable[[PrefillProgress], None] | None = None,
+        interval_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scrape, self._total, self._capacity = scrape, tokens_total, capacity_tokens
+        self._baseline = (before.kv_usage if before else None) or 0.0
+        self._prior, self._watchdog = prior, watchdog
+        if watchdog is not None and before is not None:
+            watchdog.feed(before.activity())
+        self._on_sample, self._interval_s, self._clock = on_sample, interval_s, clock
+        self._start = clock()
+        self._points: list[tuple[float, int]] = []
+        self._stop = threading.Event()
+        self._decoding = False
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self.samples: list[PrefillProgress] = []
+
+    def __enter__(self) -> Self:
+        self._start = self._clock()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def token_came(self, elapsed_s: float | None = None) -> None:
+        """Take note of a token, the first of which ends the prefill (give this to the client as on_token)."""
+        self._decoding = True
+        if self._watchdog is not None:
+            self._watchdog.touch()
+
+    def _run(self) -> None:
+        while not self._stop.wait(DECODE_INTERVAL_S if self._decoding else self._interval_s):
+            self.observe()
+
+    def observe(self) -> PrefillProgress:
+        """Take one look now: feed the watchdog, keep a sample where tokens moved, and return what is known."""
+        snapshot = self._scrape()
+        if self._watchdog is not None:
+            self._watchdog.feed(snapshot.activity() if snapshot else None)
+        elapsed_s = self._clock() - self._start
+        if self._decoding:
+            return PrefillProgress(elapsed_s, self._total, self._total, eta_s=0.0)
+        done = self._tokens_done(snapshot)
+        if done and (not self._points or done > self._points[-1][1]):
+            self._points.append((elapsed_s, done))
+        known = self._points[-1][1] if self._points else done
+        eta = eta_s(self._points, self._total, elapsed_s, self._prior)
+        progress = PrefillProgress(elapsed_s, known, self._total, self._rate(elapsed_s), eta)
+        last = self.samples[-1] if self.samples else None
+        if last is None or last.tokens_done != known or elapsed_s - last.elapsed_s >= QUIET_ROW_S:
+            self.samples.append(progress)
+        if self._on_sample is not None:
+            self._on_sample(progress)
+        return progress
+
+    def _tokens_done(self, snapshot: Snapshot | None) -> int | None:
+        if snapshot is None or snapshot.kv_usage is None:
+            return None
+        capacity = self._capacity or snapshot.kv_capacity_tokens
+        if capacity is None:
+            return None
+        return min(self._total, max(0, round((snapshot.kv_usage - self._baseline) * capacity)))
+
+    def _rate(self, elapsed_s: float) -> float | None:
+        recent = [point for point in self._points[-2:-40:-1] if point[0] >= elapsed_s - RATE_WINDOW_S]
+        if not recent and len(self._points) > 1:
+            recent = [self._points[-2]]
+        if not recent:
+            return None
+        (first_s, first), (last_s, last) = recent[-1], self._points[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else None
+
+
+def progress_rows(samples: Iterable[PrefillProgress], **labels: Any) -> list[dict[str, Any]]:
+    """Return rows of tables.PROGRESS; `labels` are those columns that name the request."""
+    return [
+        {
+            **labels,
+            "elapsed_s": sample.elapsed_s,
+            "tokens_done": sample.tokens_done,
+            "tokens_total": sample.tokens_total,
+            "rate_tok_s": sample.rate_tok_s,
+            "eta_s": sample.eta_s,
+        }
+        for sample in samples
+    ]

@@ -1,0 +1,125 @@
+"""A small file that says where a campaign stands, for people and programs outside Snakemake.
+
+R/status.json: {format, campaign, run: {pid, start, boot, host}, points: {point: {state, reason}}, current: {point:
+{phase, tokens_done, …, pid, start, boot, host, updated_at}}}. A point is 'mode/length/pass'. Several writers (SLURM
+nodes) may share it: each changes only its own point, under a lock. It is disposable: losing it, or failing to write
+it, never harms a measurement.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from longctx.processes.identity import this_process, writer_gone
+
+FORMAT = 1
+STATES = ("waiting", "running", "done", "failed", "interrupted")
+SHORTEST_INTERVAL_S = 0.5
+
+
+def read_status(path: Path | str) -> dict[str, Any] | None:
+    """Return the status file's content, or None where there is none that can be read."""
+    try:
+        content = orjson.loads(Path(path).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return None
+    return content if all(isinstance(content.get(part), dict) for part in ("points", "current")) else None
+
+
+def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
+    """Say that this process is at work on a campaign, and which of its points are done, whatever the file said."""
+    with contextlib.suppress(OSError), _changing(path, campaign) as status:
+        known, status["run"] = status["points"], this_process()
+        states = {point: known.get(point, {}) for point in points}
+        kept = {point: entry for point, entry in states.items() if entry.get("state") in ("failed", "interrupted")}
+        status["points"] = {
+            point: {"state": "done"} if point in done else kept.get(point, {"state": "waiting"}) for point in points
+        }
+        _settle(status)
+
+
+def _settle(status: dict[str, Any]) -> None:
+    """Turn current points whose writer has ended into interrupted ones."""
+    for point in [name for name, entry in status["current"].items() if writer_gone(entry)]:
+        del status["current"][point]
+        if point in status["points"]:
+            status["points"][point] = {"state": "interrupted"}
+
+
+@contextlib.contextmanager
+def _changing(path: Path, campaign: str) -> Iterator[dict[str, Any]]:
+    """Yield the file's content to be changed under its lock, and put it in place whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        with contextlib.suppress(OSError):  # a disk without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        status = read_status(path) or {"points": {}, "current": {}}
+        status |= {"format": FORMAT, "campaign": campaign, "updated_at": time.time()}
+        yield status
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
+        temporary.replace(path)
+
+
+class StatusWriter:
+    """Writes one point's part of the status file. As a context manager it marks a point left open interrupted."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        campaign: str,
+        point: str,
+        expected: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path, self._campaign, self._point, self._expected = Path(path), campaign, point, tuple(expected)
+        self._clock, self._next = clock, -float("inf")
+        self._open = False
+        self._fields: dict[str, Any] = this_process()
+
+    def __enter__(self) -> Self:
+        self.update(phase="start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            self.finish("interrupted")
+
+    def update(self, **fields: Any) -> None:
+        """Change what the point's entry says; a new `phase` is written at once and drops the old phase's numbers."""
+        self._open = True
+        if "phase" in fields:
+            keep = ("pid", "start", "boot", "host", "log_line")
+            self._fields = {name: self._fields[name] for name in keep if name in self._fields}
+            self._fields["phase_started_at"] = time.time()
+        self._fields |= fields
+        if "phase" in fields or self._clock() >= self._next:
+            self._next = self._clock() + SHORTEST_INTERVAL_S
+            self._write("running")
+
+    def finish(self, state: str, reason: str | None = None) -> None:
+        """Close the point as 'done', 'failed' or 'interrupted'."""
+        if state not in STATES:
+            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
+        self._open = False
+        self._write(state, reason)
+
+    def _write(self, state: str, reason: str | None = None) -> None:
+        with contextlib.suppress(OSError), _changing(self._path, self._campaign) as status:
+            if self._expected:  # those that an earlier configuration had are history
+                known = status["points"]
+                status["points"] = {point: known.get(point, {"state": "waiting"}) for point in self._expected}
+            _settle(status)
+            status["points"][self._point] = {"state": state} | ({"reason": reason} if reason else {})
+            status["current"].pop(self._point, None)
+            if state == "running":
+                status["current"][self._point] = self._fields | {"updated_at": time.time()}

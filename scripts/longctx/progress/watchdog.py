@@ -1,0 +1,45 @@
+"""Tell a server that is slow from one that hangs."""
+
+import threading
+import time
+from collections.abc import Callable
+
+LONGEST_GAP_S = 30.0  # a pause of our own (laptop lid, SIGSTOP) says nothing about the server
+
+
+class Watchdog:
+    """Says whether a server has stopped working: no value moved, over many looks, for `stall_s` in all.
+
+    Slow is not dead: one more token, iteration or KV block starts the count anew. A server that never showed a
+    metric is judged after `blind_limit_s` only (None: never). Each look adds at most LONGEST_GAP_S. Asking is a look
+    too, so that a sampler that has ended hides no stall.
+    """
+
+    def __init__(
+        self, stall_s: float, *, blind_limit_s: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stall_s, self._blind_limit_s, self._clock = stall_s, blind_limit_s, clock
+        self._last: tuple[float | None, ...] | None = None
+        self._looked = clock()
+        self._lock = threading.Lock()
+        self.idle_s = 0.0
+
+    def feed(self, activity: tuple[float | None, ...] | None) -> None:
+        """Take one look; None where the server gave no metrics."""
+        with self._lock:
+            now = self._clock()
+            self.idle_s += min(max(0.0, now - self._looked), LONGEST_GAP_S)
+            self._looked = now
+            if activity is not None and activity != self._last:
+                self._last, self.idle_s = activity, 0.0
+
+    def touch(self) -> None:
+        """Start anew: something else, such as a token in the stream, showed that the server works."""
+        with self._lock:
+            self.idle_s = 0.0
+
+    def stalled(self) -> bool:
+        """Whether the limit is reached: of a server with metrics, or of one that never showed any."""
+        self.feed(None)
+        limit_s = self._blind_limit_s if self._last is None else self._stall_s
+        return limit_s is not None and self.idle_s >= limit_s

@@ -1,0 +1,1 @@
+"""Prompts of exact length: corpus, token stream, tokenizers, shapes, validation."""

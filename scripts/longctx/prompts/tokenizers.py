@@ -1,0 +1,347 @@
+"""Any model's tokenizer, driven as fast as its engine allows, giving ordinary text ids only.
+
+`transformers` is the front door; the work is done by `tokenizers` or `tiktoken` where the tokenizer is theirs.
+Text that spells a special token ('<|endoftext|>') is encoded as the ordinary characters that it is.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longctx.errors import PromptError
+from longctx.model import hub
+from longctx.storage.token_file import Ids
+
+BATCH_CHARS = 500_000
+_PROBE = ("def area(r: float) -> float:\n    return 3.14159 * r**2  # é 東京 😀\n\n\n", "[FILE a/b.py]\nimport os\n")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+# What one id's text is, as bits of `Tokenizer.flags`.
+WHOLE, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN = 1, 2, 4, 8, 16, 32
+
+log = logging.getLogger("longctx")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """A folder, or a hub id with a revision; `trust_remote_code` runs the tokenizer's own Python code."""
+
+    source: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --tokenizer, --revision and --trust-remote-code, the fields of a TokenizerSpec."""
+    parser.add_argument("--tokenizer", required=True, help="folder or hub id of the model")
+    parser.add_argument("--revision", help="commit hash, needed with a hub id")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the tokenizer's own Python code")
+
+
+class Tokenizer(ABC):
+    """Text to ids and back, without special tokens, truncation or padding.
+
+    `special_ids` are the special ids and those that only an added token has; `vocab_size` is the greatest id plus
+    one; `fingerprint` names the vocabulary's content.
+    """
+
+    engine: str
+
+    def __init__(self, name: str, vocab_size: int, special_ids: Iterable[int], fingerprint: str) -> None:
+        self.name, self.vocab_size, self.fingerprint = name, vocab_size, fingerprint
+        self.special_ids = frozenset(special_ids)
+        self._is_special = np.zeros(vocab_size, dtype=np.bool_)
+        self._is_special[list(self.special_ids)] = True
+
+    @abstractmethod
+    def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
+        """Encode texts with all cores, outside the interpreter lock."""
+
+    @abstractmethod
+    def _array(self, raw: Any) -> Ids:
+        """Turn one encoded text into ids."""
+
+    @abstractmethod
+    def decode(self, ids: Ids) -> str:
+        """Return the ids' text; bytes that are no whole character become U+FFFD."""
+
+    @abstractmethod
+    def token_texts(self) -> list[str | None]:
+        """Return each id's own text, None where no token has the id."""
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of one text."""
+        return self._ids(self._encode_raw([text]))
+
+    def encode_batches(self, texts: Iterable[str]) -> Iterator[Ids]:
+        """Yield ids in order, an array per batch of about BATCH_CHARS; the next batch encodes meanwhile."""
+        with ThreadPoolExecutor(1) as pool:
+            pending = None
+            for batch in batches(texts, BATCH_CHARS):
+                running = pool.submit(self._encode_raw, batch)
+                if pending is not None:
+                    yield self._ids(pending)
+                pending = running.result()
+            if pending is not None:
+                yield self._ids(pending)
+
+    def _ids(self, raw: list[Any]) -> Ids:
+        ids = np.concatenate([self._array(item) for item in raw])
+        special = self._is_special[ids]
+        return ids[~special] if special.any() else ids
+
+    def survives(self, ids: Ids) -> bool:
+        """Whether decoding and encoding again gives the same ids."""
+        return np.array_equal(self.encode(self.decode(ids)), ids)
+
+    @cached_property
+    def invertible(self) -> bool:
+        """Whether this tokenizer keeps text exactly and texts may be split at line ends (probed)."""
+        parts = [self.encode(text) for text in _PROBE]
+        joined = np.concatenate(parts)
+        return self.decode(joined) == "".join(_PROBE) and self.survives(joined)
+
+    @cached_property
+    def flags(self) -> npt.NDArray[np.uint8]:
+        """Bits per id: WHOLE characters, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN."""
+        return np.array([_flags(text) for text in self.token_texts()], dtype=np.uint8)
+
+    def safe_cuts(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the positions i where ids[:i] and ids[i:] are texts of their own: a line ends, the next one starts."""
+        flags = self.flags[ids]
+        before, after = flags[:-1], flags[1:]
+        solid = np.zeros(len(before), np.bool_)
+        solid[1:] = (flags[:-2] & SOLID_END) > 0
+        ends = ((before & LINE_END) > 0) | (((before & NEWLINE) > 0) & solid)
+        return np.flatnonzero(ends & ((after & LINE_START) > 0)) + 1
+
+    def ends_whole(self, ids: Ids) -> bool:
+        """Whether the ids end after a whole character."""
+        whole = np.flatnonzero(self.flags[ids] & WHOLE)
+        start = int(whole[-1]) + 1 if len(whole) else 0
+        return start == len(ids) or "\ufffd" not in self.decode(ids[start:])
+
+    @cached_property
+    def filler_id(self) -> int:
+        """An id that can be repeated after any text and still encodes as itself, for padding by a few tokens."""
+        for text in (" the", " a", " x", " 0", "x", "0", "."):
+            ids = self.encode(text)
+            if len(ids) == 1 and self.survives(np.repeat(ids, 3)):
+                return int(ids[0])
+        return int(self.encode("x")[-1])
+
+
+def _flags(text: str | None) -> int:
+    if not text:
+        return 0 if text is None else KNOWN
+    if "\ufffd" in text:
+        return KNOWN
+    bits = KNOWN | WHOLE
+    bits |= LINE_END if re.search(r"\S\n\Z", text) else 0
+    bits |= NEWLINE if text == "\n" else 0
+    bits |= 0 if text[-1].isspace() else SOLID_END
+    return bits | (LINE_START if re.match(r"[\w\[@#]", text) else 0)
+
+
+def batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
+    """Group texts into lists of at least `chars` characters each, the last one shorter."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= chars:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class FastTokenizer(Tokenizer):
+    """A Rust `tokenizers` backend; `encode_batch_fast` skips offsets, which is a third of the time."""
+
+    engine = "tokenizers"
+
+    def __init__(self, name: str, loaded: Any) -> None:
+        backend = loaded.backend_tokenizer
+        added = loaded.added_tokens_decoder
+        content = backend.to_str()
+        if not all(token.special for token in added.values()):
+            backend = _without_added_tokens(content)
+        backend.encode_special_tokens = True
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        ordinary = backend.get_vocab(with_added_tokens=False)
+        special = {i for i, token in added.items() if token.special or token.content not in ordinary}
+        special.update(loaded.all_special_ids)
+        size = max([*ordinary.values(), *special]) + 1
+        super().__init__(name, size, special, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+    def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
+        encodings: list[Any] = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return encodings
+
+    def _array(self, raw: Any) -> Ids:
+        return np.array(raw.ids, dtype=np.uint32)
+
+    def decode(self, ids: Ids) -> str:
+        return str(self._backend.decode(ids.tolist(), skip_special_tokens=False))
+
+    def token_texts(self) -> list[str | None]:
+        texts = self._backend.decode_batch([[i] for i in range(self.vocab_size)], skip_special_tokens=False)
+        known = (self._backend.id_to_token(i) is not None for i in range(self.vocab_size))
+        return [text if here else None for text, here in zip(texts, known, strict=True)]
+
+
+def _without_added_tokens(content: str) -> Any:
+    from tokenizers import Tokenizer as Backend
+
+    fields = json.loads(content)
+    return Backend.from_str(json.dumps({**fields, "added_tokens": [], "post_processor": None}))
+
+
+class TiktokenTokenizer(Tokenizer):
+    """A `tiktoken.Encoding` inside a model's own Python tokenizer (Kimi's kind), driven by threads."""
+
+    engine = "tiktoken"
+
+    def __init__(self, name: str, loaded: Any, encoding: Any) -> None:
+        self._encoding = encoding
+        self._pool = ThreadPoolExecutor(_cores())
+        special = {*loaded.added_tokens_decoder, *loaded.all_special_ids, *encoding._special_tokens.values()}
+        digest = hashlib.sha256(encoding._pat_str.encode())
+        for token, rank in encoding._mergeable_ranks.items():
+            digest.update(b"%d %b\n" % (rank, token))
+        super().__init__(name, max([encoding.max_token_value, *special]) + 1, special, digest.hexdigest()[:16])
+
+    def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
+        return list(self._pool.map(self._encode_one, texts))
+
+    def _encode_one(self, text: str) -> Any:
+        return self._encoding.encode_to_numpy(text, disallowed_special=())
+
+    def _array(self, raw: Any) -> Ids:
+        ids: Ids = raw
+        return ids
+
+    def decode(self, ids: Ids) -> str:
+        return str(self._encoding.decode(ids.tolist()))
+
+    def token_texts(self) -> list[str | None]:
+        texts: list[str | None] = [None] * self.vocab_size
+        for token, rank in self._encoding._mergeable_ranks.items():
+            texts[rank] = token.decode(errors="replace")
+        for text, rank in self._encoding._special_tokens.items():
+            texts[rank] = text
+        return texts
+
+
+class SlowTokenizer(Tokenizer):
+    """Any other Python tokenizer: correct, one core, and said so."""
+
+    engine = "python"
+
+    def __init__(self, name: str, loaded: Any) -> None:
+        log.warning("tokenizer %s is pure Python: expect one core and well under 0.3 M tokens/s", name)
+        self._loaded = loaded
+        loaded.model_max_length = int(1e30)
+        vocabulary = loaded.get_vocab()
+        special = {*loaded.added_tokens_decoder, *loaded.all_special_ids}
+        digest = hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:16]
+        super().__init__(name, max([*vocabulary.values(), *special]) + 1, special, digest)
+
+    def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
+        tokens = (self._loaded.tokenize(text, split_special_tokens=True) for text in texts)
+        return [self._loaded.convert_tokens_to_ids(list(item)) for item in tokens]
+
+    def _array(self, raw: Any) -> Ids:
+        return np.array(raw, dtype=np.uint32)
+
+    def decode(self, ids: Ids) -> str:
+        text = self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def token_texts(self) -> list[str | None]:
+        known = set(self._loaded.get_vocab().values())
+        ids = range(self.vocab_size)
+        return [self.decode(np.array([i], np.uint32)) if i in known else None for i in ids]
+
+
+def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
+    """Load a tokenizer; PromptError in one sentence where it is not to be had or not pinned."""
+    folder = Path(spec.source).is_dir()
+    _check_pinned(spec, folder)
+    loaded = _from_pretrained(spec)
+    name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
+    if loaded.is_fast:
+        return FastTokenizer(name, loaded)
+    encoding = _tiktoken_encoding(loaded)
+    return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
+
+
+def _check_pinned(spec: TokenizerSpec, folder: bool) -> None:
+    if folder:
+        return
+    if spec.source.startswith(("/", ".", "~")):
+        raise PromptError(f"tokenizer: the folder {spec.source} does not exist")
+    if spec.revision is None:
+        raise PromptError(f"tokenizer {spec.source}: give a revision, so that the same prompt can be built again")
+    if spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision):
+        raise PromptError(
+            f"tokenizer {spec.source}: trust_remote_code runs code from the hub, so revision must be a full commit"
+            f" hash (40 hex digits), not {spec.revision!r}"
+        )
+
+
+def _from_pretrained(spec: TokenizerSpec) -> Any:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # no advice about torch or model_max_length
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            spec.source,
+            revision=spec.revision or "main",
+            trust_remote_code=spec.trust_remote_code,
+            use_fast=True,
+            token=hub.hub_token(),
+        )
+    except Exception as error:  # transformers, its hub client and a model's own code raise whatever they like
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text and not spec.trust_remote_code:
+            mend = "it needs its own code: set trust_remote_code: true, with a revision you have read"
+            raise PromptError(f"tokenizer {spec.source}: {mend}") from error
+        raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
+
+
+def _tiktoken_encoding(loaded: Any) -> Any | None:
+    """Return the tiktoken.Encoding that `loaded` wraps, if it alone decides the ids."""
+    try:
+        import tiktoken
+    except ImportError:
+        return None
+    for encoding in vars(loaded).values():
+        if isinstance(encoding, tiktoken.Encoding):
+            same = all(
+                loaded.encode(text, add_special_tokens=False) == encoding.encode_ordinary(text) for text in _PROBE
+            )
+            return encoding if same else None
+    return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

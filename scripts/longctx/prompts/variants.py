@@ -1,0 +1,97 @@
+"""Read prompts: variants that differ from the first token on, and the queries behind them."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from longctx.errors import PromptError
+from longctx.prompts.tokenizers import Tokenizer
+from longctx.storage import token_file
+from longctx.storage.token_file import Ids
+
+QUESTIONS = (
+    "Which function in the files above does the most work, and how could it be split into smaller ones?",
+    "List the public classes defined above with one sentence on each, in the order in which they appear.",
+    "Where are errors raised in this code, which of them can a caller mend, and how are they worded?",
+    "Explain to a new colleague how these modules depend on each other and which one to read first.",
+    "Which configuration values does this code read, what are their defaults, and where are they checked?",
+    "Find three places where a missing value is treated like zero and say what would go wrong there.",
+    "What would have to change above if every file had to be read in pieces instead of as a whole?",
+    "Name the tests that you would write first for this code, with inputs and the results you expect.",
+)
+
+
+def read_metadata(path: Path | str) -> dict[str, str]:
+    """Return a prompt file's metadata."""
+    return dict(token_file.read_metadata(path))
+
+
+def n_variants(path: Path | str) -> int:
+    """Return how many variants, different from the first id on, a prompt file gives."""
+    return len(orjson.loads(read_metadata(path)["first_ids"]))
+
+
+def _first_id(path: Path | str, variant: int) -> int:
+    firsts: list[int] = orjson.loads(read_metadata(path)["first_ids"])
+    if not 0 <= variant < len(firsts):
+        raise PromptError(f"{path}: has variants 0 to {len(firsts) - 1}, not {variant}")
+    return firsts[variant]
+
+
+def iter_ids(path: Path | str, variant: int = 0) -> Iterator[Ids]:
+    """Yield a prompt's ids, 1Mi at a time; every variant has the same length and another first id."""
+    first = _first_id(path, variant)
+    for index, ids in enumerate(token_file.iter_ids(path)):
+        if index == 0 and ids[0] != first:
+            ids = ids.copy()
+            ids[0] = first
+        yield ids
+
+
+def read_ids(path: Path | str, variant: int = 0) -> Ids:
+    """Return a prompt's ids (uint32, exactly its length) as one array of their own."""
+    out = np.empty(token_file.count_ids(path), np.uint32)
+    at = 0
+    for ids in iter_ids(path, variant):
+        out[at : at + len(ids)] = ids
+        at += len(ids)
+    return out
+
+
+def read_sha(path: Path | str, variant: int = 0) -> str:
+    """Return the SHA-256 of a prompt's ids as little-endian uint32; stored for variant 0, computed for the others."""
+    if variant == 0:
+        return read_metadata(path)["sha256"]
+    digest = hashlib.sha256()
+    for ids in iter_ids(path, variant):
+        digest.update(ids.astype("<u4", copy=False).data)
+    return digest.hexdigest()
+
+
+def question_ids(tokenizer: "Tokenizer") -> list[list[int]]:
+    return [tokenizer.encode(f" {text}\n").tolist() for text in QUESTIONS]
+
+
+def _suffix(firsts: list[int], questions: list[list[int]], index: int, n_tokens: int) -> Ids:
+    """Ids of the index-th question: its number in base len(firsts), lowest digit first, then question texts."""
+    lead: list[int] = []
+    number = index
+    while not lead or number:
+        lead.append(firsts[number % len(firsts)])
+        number //= len(firsts)
+    texts = itertools.cycle(questions[index % len(questions) :] + questions[: index % len(questions)])
+    ids = itertools.chain(lead, itertools.chain.from_iterable(texts))
+    return np.fromiter(itertools.islice(ids, n_tokens), np.uint32, n_tokens)
+
+
+def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
+    """Return `n_tokens` ids to put behind the prompt: a question of its own for each index, no tokenizer needed.
+
+    Different from the first id on for indexes below n_variants.
+    """
+    metadata = read_metadata(path)
+    return _suffix(orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"]), index, n_tokens)

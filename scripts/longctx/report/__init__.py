@@ -1,0 +1,1 @@
+"""What a reader sees: tables, figures, and the Markdown and HTML reports."""

@@ -1,0 +1,95 @@
+"""Cells and tables of the reports, and how numbers are written in them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longctx import units
+from longctx.lengths import format_length
+
+Row = Mapping[str, Any]
+NONE = "—"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text, what it sorts by where that isn't the text, a quieter second text, and the point it links to."""
+
+    text: str
+    sort: float | str | None = None
+    small: str = ""
+    point: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled table; `note` explains it in Markdown-free sentences."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    numeric: frozenset[int] = frozenset()
+
+
+def without_empty(table: Table) -> Table:
+    """Return `table` without the columns that have no value in any row."""
+    keep = [i for i in range(len(table.columns)) if any(row[i].text not in ("", NONE) for row in table.rows)]
+    rows = [[row[i] for i in keep] for row in table.rows]
+    return make(table.title, [table.columns[i] for i in keep], rows, table.note)
+
+
+def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]], note: str = "") -> Table:
+    """Build a table; a column is numeric (right-aligned) when all its cells are numbers, lengths or missing."""
+    finished = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
+    names = tuple(columns)
+    numeric = {
+        i for i in range(len(names))
+        if any(isinstance(row[i].sort, (int, float)) for row in finished)
+        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in finished)
+    }  # fmt: skip
+    return Table(title, names, finished, note, frozenset(numeric))
+
+
+def number(value: float | None, digits: int = 3) -> Cell:
+    """Return `value` with `digits` significant digits, more before the decimal point if it has them, grouped."""
+    if value is None:
+        return Cell(NONE)
+    text = f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")
+    return Cell("0" if value == 0 else text, value)
+
+
+def count(value: int | None) -> Cell:
+    return Cell(NONE) if value is None else Cell(f"{value:,}", value)
+
+
+def percent(share: float | None, digits: int = 1) -> Cell:
+    return Cell(NONE) if share is None else Cell(f"{share * 100:.{digits}f} %", share)
+
+
+def spread(row: Row, metric: str, decimals: int) -> str:
+    """Return 'mean ± stddev' in the published form; one value alone has no ±."""
+    mean, std = row.get(f"{metric}_mean"), row.get(f"{metric}_std")
+    if mean is None:
+        return NONE
+    return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
+
+
+def ttft_cell(row: Row) -> Cell:
+    """TTFT in seconds as published (two decimals; three below 1 s), with its human reading from two minutes on."""
+    mean = row.get("ttft_s_mean")
+    text = spread(row, "ttft_s", 3 if mean is not None and mean < 1 else 2)
+    return Cell(text, mean, units.human_seconds(mean) if mean and mean >= 120 else "", (row["mode"], row["length"]))
+
+
+def decode_cell(row: Row) -> Cell:
+    return Cell(spread(row, "decode_tok_s", 1), row.get("decode_tok_s_mean"), "", (row["mode"], row["length"]))
+
+
+def length_cells(length: int) -> tuple[Cell, Cell]:
+    return Cell(format_length(length), length), Cell(f"{length:,}", length)
+
+
+def usd(value: float | None) -> Cell:
+    return Cell(NONE) if value is None else Cell(f"${value:,.2f}" if value >= 1 else f"${value:.3g}", value)

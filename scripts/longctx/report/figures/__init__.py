@@ -1,0 +1,1 @@
+"""Every figure, and how all of them look."""

@@ -1,0 +1,152 @@
+"""Figure 1: the KV cache against the context length, beside the parameters and the memory there is."""
+
+from collections.abc import Sequence
+from math import floor, inf, log2
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from longctx.model.geometry import Geometry
+from longctx.plan.fit import Settings, split_memory
+from longctx.plan.hardware import Hardware, Parallelism
+from longctx.plan.memory import kv_bytes_per_rank
+from longctx.report import style
+from longctx.units import length_name, size_name
+
+CURVES = (("bfloat16", "BF16", style.VERMILLION), ("fp8", "FP8", style.BLUE))
+
+
+def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longest: int = 2**40) -> int | None:
+    """Return the first context length whose KV cache reaches `size_bytes`, None if it never does."""
+    if geometry.kv_bytes(longest, kv_dtype) < size_bytes:
+        return None
+    low, high = 1, longest
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if geometry.kv_bytes(middle, kv_dtype) >= size_bytes else (middle + 1, high)
+    return low
+
+
+def draw(
+    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings,
+    lengths: Sequence[int], stem: Path | str, *, synthetic_weights: bool = False,
+) -> list[Path]:  # fmt: skip
+    """Write the figure as `stem`.png and `stem`.svg. The cache is that of one whole sequence.
+
+    The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
+    """
+    where = f"{hardware.count} × {hardware.name}, {parallelism.label}" if hardware else "CPU"
+    lines = _lines(geometry, hardware, parallelism, settings, max(lengths))
+    ladder = _ladder(geometry, lengths, min(size for _, size, _, _ in lines))
+    with style.theme():
+        figure, axes = style.new(
+            "KV cache of one sequence against context length", f"{geometry.name} · {where}", height=5.0
+        )
+        for kv_dtype, label, color in CURVES:
+            kv_bytes = [geometry.kv_bytes(n, kv_dtype) for n in ladder]
+            axes.plot(ladder, kv_bytes, color=color, label=f"KV cache, {label}", zorder=3)
+        above = inf
+        for label, size, color, dashes in sorted(lines, key=lambda line: -line[1]):
+            axes.axhline(size, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
+            _line_label(axes, geometry, ladder, label, size, under=above < 1.6 * size)
+            above = size
+        _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
+        _operating_point(figure, axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
+        if synthetic_weights:
+            style.mark_synthetic(axes)
+        axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
+        return style.save(figure, stem)
+
+
+def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) -> list[int]:
+    """Return 120 lengths from where the cache begins to matter to one doubling beyond the longest."""
+    matters = crossing_tokens(geometry, smallest_line / 30, "bfloat16") or min(lengths)
+    low = max(log2(min(lengths)), min(floor(log2(matters)), log2(max(lengths)) - 3))
+    return [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
+
+
+def _lines(
+    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings, longest: int
+) -> list[tuple[str, float, str, str]]:
+    """Return (label, bytes, colour, line style) of the horizontal lines."""
+    lines = [("active parameters", geometry.active_weight_bytes, style.GREEN, ":"),
+             ("all parameters", float(geometry.weight_bytes), style.GREEN, "-")]  # fmt: skip
+    if geometry.active_weight_bytes > geometry.weight_bytes / 2:
+        lines = lines[1:]
+    memory = split_memory(geometry, hardware, parallelism, settings)
+    whole = geometry.kv_bytes(longest, settings.kv_dtype)
+    rank = kv_bytes_per_rank(geometry, parallelism, longest, settings.kv_dtype)
+    shards = max(1, round(whole / rank)) if rank else 1
+    if hardware is not None:
+        lines.append(
+            (f"HBM of {shards} GPU{'s' if shards > 1 else ''}", float(shards * hardware.hbm_bytes), style.INK, "-")
+        )
+    if memory is not None and memory.kv > 0:
+        lines.append(("left for KV cache", float(shards * memory.kv), style.MUTED, "--"))
+    return lines
+
+
+def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: str, size: float, *, under: bool) -> None:
+    """Name a horizontal line and mark where the curves cross it."""
+    crossings, first = [], inf
+    for kv_dtype, name, color in CURVES:
+        tokens = crossing_tokens(geometry, size, kv_dtype)
+        if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
+            axes.plot([tokens], [size], "o", color=style.PAPER, markeredgecolor=color, markersize=6, zorder=4)
+            crossings.append(f"{name} at {length_name(tokens)}")
+            first = min(first, tokens)
+    # Where the curves cross early, the room for text is to their right and under the line.
+    early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
+    x, below = (ladder[-1], True) if early else (ladder[0], under)
+    text = f"{label}, {size_name(size)}"
+    if crossings:
+        text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
+    axes.annotate(
+        text, (x, size), (2, -4 if below else 3), textcoords="offset points", fontsize=8, color=style.INK,
+        va="top" if below else "bottom", ha="right" if early else "left", zorder=2.5,
+        bbox={"boxstyle": "square,pad=0.1", "fc": style.PAPER, "ec": "none", "alpha": 0.8},
+    )  # fmt: skip
+
+
+def _operating_point(
+    figure: Figure, axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float
+) -> None:
+    """Mark the longest length, and name it where no line's name stands."""
+    size = geometry.kv_bytes(longest, settings.kv_dtype)
+    if not size:
+        return
+    axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
+    upwards, named = highest_line > 30 * size, list(axes.texts)
+    note = axes.annotate(
+        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}", (longest, size),
+        (0, 0), textcoords="offset points", ha="right", va="bottom" if upwards else "top",
+        fontsize=8.5, fontweight="bold", zorder=5,
+        arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
+        bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
+    )  # fmt: skip
+    for distance in (56, 88, 120) if upwards else (-44, -80, -116):
+        note.xyann = (34, distance)
+        figure.draw_without_rendering()
+        if not any(overlap(note, other) for other in named):
+            break
+
+
+def overlap(one: Text, other: Text) -> bool:
+    """Whether two texts of a drawn figure cover each other, their arrows left out."""
+    return bool(Text.get_window_extent(one).overlaps(Text.get_window_extent(other)))
+
+
+def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: Geometry) -> None:
+    style.length_axis(axes, ladder, "Context length (tokens)")
+    axes.set_yscale("log", base=2)
+    low = min(size for size in (geometry.kv_bytes(ladder[0], "fp8"), *sizes) if size) / 1.6  # pure Mamba has no cache
+    high = max(geometry.kv_bytes(ladder[-1], "bfloat16"), *sizes) * 2.2
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([2.0**p for p in range(0, 80, 2 if high / low < 2**14 else 4)]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
+    axes.set_ylabel("Memory")

@@ -1,0 +1,183 @@
+"""The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
+
+A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
+diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from longctx.lengths import format_length
+from longctx.plan.bounds import Limit
+from longctx.report import style
+from longctx.report.figures.look import LOOK, FigureInput, Look, Row, looks, mark_empty, say_nothing_measured, unreal
+from longctx.results import limits
+from longctx.results.comparison import per_gpu, scaled
+from longctx.results.curves import RunCurve
+from longctx.results.statistics import Description
+
+MOST_INSIDE = 5  # series whose legend still leaves the points free
+SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
+METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
+
+
+def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -> Figure:
+    """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
+
+    With fits, bounds, other curves, and rungs without a value; `normalise` gives GPU-seconds, or tok/s per GPU.
+    """
+    title = METRIC_TITLES[metric] + (" × GPUs" if normalise and metric == "ttft_s" else " per GPU" if normalise else "")
+    figure, axes = style.new(f"{title} against prompt length", given.subtitle)
+    lengths: set[int] = set()
+    for mode in LOOK:
+        rows = given.of_mode(mode)
+        if mode != "decode_only" or metric != "ttft_s":
+            lengths |= _draw_mode(axes, given, rows, mode, metric, normalise)
+    for other, colour, marker in looks(given.others):
+        lengths |= _draw_other(axes, other, metric, normalise, colour, marker)
+    _draw_bounds(axes, given, metric, normalise)
+    if not normalise:
+        _draw_fit(axes, given, metric)
+        _mark_late(axes, given, metric)
+    if not axes.containers:
+        say_nothing_measured(axes)
+    style.length_axis(axes, sorted(lengths))
+    if metric == "ttft_s":
+        style.time_axis(axes, "GPU-time to first token" if normalise else "Time to first token (client)")
+    else:
+        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if normalise else "Decode throughput (tokens/s)")
+    foot = 0.08 if mark_empty(axes, given, metric) else 0.0
+    if metric == "ttft_s":
+        _legend(axes, loc="upper left")
+    else:
+        _legend(axes, loc="lower left", bbox_to_anchor=(0, foot))
+    style.mark_synthetic(axes, given.labels(*LOOK))
+    return figure
+
+
+def _draw_mode(
+    axes: Axes, given: FigureInput, rows: Sequence[Row], mode: str, metric: str, normalise: bool
+) -> set[int]:
+    points = [(row["length"], _described(row, metric)) for row in rows]
+    if normalise:
+        points = [(length, per_gpu(described, metric, given.gpu_count)) for length, described in points]
+    _errorbars(axes, points, LOOK[mode], zorder=3)
+    return {row["length"] for row in rows}
+
+
+def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
+    known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
+    if known:
+        x, y, std = zip(*known, strict=True)
+        # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
+        low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
+        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
+
+
+def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
+    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
+    ours = _bounds(limits.limits_from_summary(given.summary), metric, given.gpu_count, normalise)
+    label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
+    _draw_bound(axes, ours, label, style.MUTED)
+    for other, colour, _ in looks(given.others):
+        theirs = _bounds(other.limits, metric, other.gpu_count, normalise)
+        apart = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
+        if not apart or max(apart) >= SAME_LIMIT:
+            _draw_bound(axes, theirs, f"limit of {other.name}", colour)
+
+
+def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, normalise: bool) -> dict[int, float]:
+    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
+    found = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
+    if normalise:
+        found = {n: per_gpu(described, metric, gpus) for n, described in found.items()}
+    return {n: described.mean for n, described in found.items() if described.mean}
+
+
+def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str) -> None:
+    if bounds:
+        x, y = list(bounds), list(bounds.values())
+        # A line through one point shows nothing.
+        marker = "_" if len(x) == 1 else ""
+        axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
+
+
+def _draw_other(axes: Axes, other: RunCurve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
+    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers, under our own."""
+    drawn: set[int] = set()
+    for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
+        points = []
+        for length, point in sorted(other.of_mode(mode).items()):
+            described: Description = getattr(point, metric)
+            points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
+        size = 7.0 if mode == "prefill" else 10.0
+        look = Look(other.name + note + unreal(other), colour, marker, size, hollow=True)
+        _errorbars(axes, points, look, zorder=2.5)
+        drawn |= {length for length, described in points if described.mean}
+    return drawn
+
+
+def _draw_fit(axes: Axes, given: FigureInput, metric: str) -> None:
+    """Draw the fitted curve, dotted: the power law of TTFT, or decode from its linear time per token."""
+    names = ("ttft_power_long", "ttft_power") if metric == "ttft_s" else ("decode_line",)
+    fits = [fit for name in names for fit in given.fits if fit["name"] == name]
+    if not fits:
+        return
+    fit = max(fits, key=lambda fit: fit["length_max"]) if metric != "ttft_s" else fits[0]
+    x = [fit["length_min"] * (fit["length_max"] / fit["length_min"]) ** (i / 60) for i in range(-6, 67)]
+    if metric == "ttft_s":
+        y = [fit["coefficient"] * length ** fit["exponent"] for length in x]
+        label = f"fit L^{fit['exponent']:.2f} over {_span(fit)} (R² {fit['r2']:.4f})"
+    else:
+        x = [length for length in x if fit["intercept_s"] + fit["slope_s"] * length > 0]
+        y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
+        label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
+        label += f" (R² {fit['r2']:.4f})"
+    axes.plot(x, y, linestyle=":", linewidth=1.3, color=style.INK, label=label, zorder=4, scaley=False)
+
+
+def _span(fit: Row) -> str:
+    return f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
+
+
+def rate_axis(axes: Axes, label: str) -> None:
+    """Make y a log axis of plain numbers: 20, 50, 100, 200, and more of them where it spans little; call it last."""
+    axes.set_yscale("log")
+    style.widen(axes, 5)
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 2, 3, 4, 5, 6, 8)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
+
+
+def _legend(axes: Axes, **options: Any) -> None:
+    """Explain the measured series first (ours, cold prompts leading, then others), then bounds, fits and marks."""
+    handles, labels = axes.get_legend_handles_labels()
+    ours = [LOOK[mode].label for mode in ("prefill", "reuse", "decode_only")]
+    entries = [(handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
+               for handle, label in zip(handles, labels, strict=True)]  # fmt: skip
+    entries.sort(key=lambda entry: (entry[2], ours.index(entry[1]) if entry[1] in ours else len(ours)))
+    axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
+
+
+def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
+    """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
+    rows = [row for mode in LOOK for row in given.of_mode(mode) if "client_starved" in (row.get("reasons") or ())]
+    late = [(row["length"], row["ttft_s_mean"]) for row in rows if row["ttft_s_mean"]] if metric == "ttft_s" else []
+    if late:
+        axes.plot(
+            *zip(*late, strict=True), linestyle="", marker="o", markersize=12, markerfacecolor="none",
+            markeredgecolor=style.VERMILLION, markeredgewidth=1.4, label="late: the client waited for a processor",
+            zorder=5,
+        )  # fmt: skip
+
+
+def _described(row: Row, metric: str) -> Description:
+    return scaled(Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]), 1.0)

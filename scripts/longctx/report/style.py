@@ -1,0 +1,130 @@
+"""One look for every figure: colours that colour-blind readers tell apart, Ki/Mi lengths, human times.
+
+Figures are drawn inside `with style.theme():`, so that nothing global changes, and saved by `save` as PNG and SVG
+whose bytes depend only on the data. The HTML report swaps INK, MUTED, GRID and PAPER for its dark mode.
+"""
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from longctx.lengths import format_length
+from longctx.storage.atomic import write_atomic
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d9dee3", "#ffffff"
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) without black, which is the ink; yellow last: it is pale.
+BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
+    "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#f0e442",
+)  # fmt: skip
+CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+RANDOM_WEIGHTS = "synthetic: random weights"
+FILLED_KV = "KV cache filled, not prefilled"
+HEIGHT_IN = 4.6
+
+_RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "xtick.color": MUTED,
+    "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True,
+    "lines.linewidth": 1.7, "lines.markersize": 6.0, "errorbar.capsize": 2.5, "legend.frameon": False,
+    "legend.fontsize": 8.5, "axes.prop_cycle": cycler(color=CYCLE),
+    "figure.constrained_layout.h_pad": 0.09, "svg.hashsalt": "longctx", "svg.fonttype": "path", "path.simplify": False,
+}  # fmt: skip
+_TIME_TICKS = {
+    1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms", 0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min",
+    600: "10 min", 3600: "1 h", 36000: "10 h", 360_000: "100 h", 3_600_000: "1000 h",
+}  # fmt: skip
+_MORE_TIME_TICKS = {
+    2e-3: "2 ms", 5e-3: "5 ms", 0.02: "20 ms", 0.05: "50 ms", 0.2: "0.2 s", 0.5: "0.5 s", 2: "2 s", 5: "5 s",
+    20: "20 s", 120: "2 min", 300: "5 min", 1800: "30 min", 7200: "2 h", 18000: "5 h", 72000: "20 h",
+}  # fmt: skip
+
+
+def theme() -> AbstractContextManager[None]:
+    """Return the context in which figures are made, drawn and saved; matplotlib's own defaults stay as they were."""
+    settings: dict[Any, Any] = {**mpl.rcParamsDefault, "backend": "agg", **_RC}
+    return mpl.rc_context(settings)
+
+
+def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
+    """Return a figure of `width` x `height` inches with one axes, a bold title and a grey line under it."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
+    if subtitle:
+        axes.annotate(
+            subtitle, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", color=MUTED, fontsize=9
+        )
+    return figure, axes
+
+
+def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> None:
+    """Show in the figure's corner, boxed, what about its numbers is not real (RANDOM_WEIGHTS, …); no label, no box."""
+    if text := " · ".join(labels):
+        axes.annotate(
+            text, (1, 1), (-9, -10), xycoords="figure fraction", textcoords="offset points", ha="right", va="top",
+            fontsize=8.5, color=INK, bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
+        ).set_in_layout(False)  # fmt: skip
+
+
+def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length (tokens)", most: int = 9) -> None:
+    """Make x a log2 axis over `lengths` (tokens) with at most `most` Ki/Mi labels at powers of two."""
+    axes.set_xscale("log", base=2)
+    low, high = (min(lengths), max(lengths)) if lengths else (1024, 1024)
+    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / most))
+    powers = range(first, last + 1)
+    axes.xaxis.set_major_locator(FixedLocator([2**p for p in powers if (last - p) % step == 0]))
+    axes.xaxis.set_minor_locator(FixedLocator([2**p for p in powers]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_length(round(value))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(low / 2**0.6, high * 2**0.6)
+    axes.set_xlabel(label)
+
+
+def widen(axes: Axes, factor: float) -> None:
+    """Make a log y axis span `factor` at least, so that a single value has labelled ticks around it."""
+    low, high = axes.get_ylim()
+    if low > 0 and high < factor * low:
+        middle = math.sqrt(low * high)
+        axes.set_ylim(middle / math.sqrt(factor), middle * math.sqrt(factor))
+
+
+def time_axis(axes: Axes, label: str) -> None:
+    """Make y a log axis of seconds whose ticks read 10 ms, 1 s, 1 min, 1 h; call it after plotting."""
+    axes.set_yscale("log")
+    widen(axes, 12)
+    low, high = axes.get_ylim()
+    ticks = _TIME_TICKS if high > 2000 * low else _TIME_TICKS | _MORE_TIME_TICKS
+    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
+    axes.set_ylabel(label)
+
+
+def save(figure: Figure, stem: Path | str) -> list[Path]:
+    """Write `stem`.png (200 dpi) and `stem`.svg atomically and return both paths; equal data gives equal bytes."""
+    stem = Path(stem)
+    formats: dict[str, Any] = {
+        ".png": {"dpi": 200, "metadata": {"Software": None}},
+        ".svg": {"metadata": {"Date": None, "Creator": None}},
+    }
+    written = []
+    for suffix, options in formats.items():
+        buffer = io.BytesIO()
+        with mpl.rc_context({"svg.hashsalt": f"longctx-{stem.name}"}):
+            figure.savefig(buffer, format=suffix[1:], **options)
+        path = stem.with_name(stem.name + suffix)
+        write_atomic(path, buffer.getvalue())
+        written.append(path)
+    return written

@@ -1,0 +1,170 @@
+"""Statistics of a few repeated measurements: plain functions of numbers, None for whatever is not defined.
+
+Missing values (None) and values that are not finite are left out, so no result here is ever inf or NaN.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+OUTLIER_Z, OUTLIER_MIN_N = 3.5, 5
+# Degrees of freedom from which on Student's t is the normal distribution for every purpose here.
+MANY = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """n values: mean, sample standard deviation (n - 1 in the denominator), CV = std / mean, extremes and median."""
+
+    n: int = 0
+    mean: float | None = None
+    std: float | None = None
+    cv: float | None = None
+    min: float | None = None
+    median: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerFit:
+    """y = coefficient * x ** exponent; r2 and exponent_std are of the straight line in log-log."""
+
+    coefficient: float
+    exponent: float
+    exponent_std: float | None
+    r2: float
+    n: int
+
+    def predict(self, x: float) -> float:
+        return float(self.coefficient * x**self.exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearFit:
+    """y = intercept + slope * x."""
+
+    intercept: float
+    slope: float
+    slope_std: float | None
+    r2: float
+    n: int
+
+    def predict(self, x: float) -> float:
+        return self.intercept + self.slope * x
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """value = a / b with its confidence interval; low, high and p (two-sided, of a = b) are None without a spread."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are there and finite, in order."""
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
+
+
+def describe(values: Iterable[float | None]) -> Description:
+    """Describe `values`; one value has no standard deviation, none has nothing."""
+    found = finite(values)
+    if not found:
+        return Description()
+    mean = statistics.fmean(found)
+    std = statistics.stdev(found) if len(found) > 1 else None
+    cv = std / abs(mean) if std is not None and mean else None
+    return Description(len(found), mean, std, cv, min(found), statistics.median(found), max(found))
+
+
+def outliers(values: Sequence[float | None]) -> list[bool]:
+    """Say for each value whether its modified z-score 0.6745 |x - median| / MAD exceeds 3.5 (Iglewicz, Hoaglin 1993).
+
+    Only with five values or more; where most are equal (MAD 0) 1.2533 times the mean deviation takes the MAD's place.
+    """
+    found = finite(values)
+    if len(found) < OUTLIER_MIN_N:
+        return [False] * len(values)
+    median = statistics.median(found)
+    deviations = [abs(value - median) for value in found]
+    scale = statistics.median(deviations) / 0.6745 or 1.2533 * statistics.fmean(deviations)
+    return [
+        value is not None and math.isfinite(value) and scale > 0 and abs(value - median) > OUTLIER_Z * scale
+        for value in values
+    ]
+
+
+def fit_line(x: Sequence[float], y: Sequence[float | None]) -> LinearFit | None:
+    """Return the least-squares line through the points that have a y, or None with fewer than two distinct x."""
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if b is not None and math.isfinite(b)]
+    if len({a for a, _ in pairs}) < 2:
+        return None
+    xs, ys = np.array(pairs, dtype=float).T
+    spread = float(((xs - xs.mean()) ** 2).sum())
+    slope = float(((xs - xs.mean()) * (ys - ys.mean())).sum()) / spread
+    intercept = float(ys.mean()) - slope * float(xs.mean())
+    residual, total = float(((ys - intercept - slope * xs) ** 2).sum()), float(((ys - ys.mean()) ** 2).sum())
+    r2 = 1 - residual / total if total else 1.0
+    slope_std = math.sqrt(residual / (len(pairs) - 2) / spread) if len(pairs) > 2 else None
+    return LinearFit(intercept, slope, slope_std, r2, len(pairs))
+
+
+def fit_power(x: Sequence[float], y: Sequence[float | None]) -> PowerFit | None:
+    """Return the power law through the points with a positive y (least squares in log-log), or None below two x."""
+    logs = [math.log(b) if b is not None and math.isfinite(b) and b > 0 else None for b in y]
+    line = fit_line([math.log(a) for a in x], logs)
+    if line is None:
+        return None
+    return PowerFit(math.exp(line.intercept), line.slope, line.slope_std, line.r2, line.n)
+
+
+def ratio(
+    a: Description, b: Description, confidence: float = 0.95, rounding: tuple[float, float] = (0.0, 0.0)
+) -> Ratio | None:
+    """Return mean(a) / mean(b) of positive means with Welch's interval of the logarithm, or None without both means.
+
+    The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite.
+    A single value is taken to scatter like the other side's values, relative to its mean; two of them are untestable.
+    rounding: the last digit's unit of either mean where it was read from a printed table; adds (unit / mean)^2 / 12.
+    """
+    if not a.mean or not b.mean or a.mean <= 0 or b.mean <= 0:
+        return None
+    value, sides = a.mean / b.mean, ((a.mean, a.std, a.n), (b.mean, b.std, b.n))
+    cvs = [std / mean if std is not None and n > 1 else None for mean, std, n in sides]
+    known = [cv for cv in cvs if cv is not None]
+    if not known or not a.n or not b.n:
+        return Ratio(value)
+    parts = [(known[0] if cv is None else cv) ** 2 / n for cv, (_, _, n) in zip(cvs, sides, strict=True)]
+    variance = sum(parts) + sum((unit / mean) ** 2 / 12 for unit, mean in zip(rounding, (a.mean, b.mean), strict=True))
+    if not variance:
+        return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
+    freedom = _freedom(variance, parts, [n - 1 for cv, (_, _, n) in zip(cvs, sides, strict=True) if cv is not None])
+    error = math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(math.log(value)) / error))
+    return Ratio(value, value * math.exp(-min(half, 700)), value * math.exp(min(half, 700)), min(p, 1.0))
+
+
+def _freedom(variance: float, parts: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Return Welch's and Satterthwaite's degrees of freedom, or those of the only side that has a spread."""
+    if len(freedoms) < len(parts):
+        return freedoms[0]
+    scatter = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
+    return variance**2 / scatter if scatter else MANY
+
+
+def significant(p_values: Sequence[float | None], level: float) -> list[bool]:
+    """Say which of many tests count together (Benjamini and Hochberg 1995): all up to the largest p(k) <= k level / m.
+
+    Of m tests without a true difference, the chance that any counts is `level`, not up to m times that; where many
+    differ, hardly more is asked of each than alone. None (nothing to test) never counts and is not one of the m.
+    """
+    known = sorted(p for p in p_values if p is not None)
+    limit = max((p for k, p in enumerate(known, 1) if p <= k * level / len(known)), default=-1.0)
+    return [p is not None and p <= limit for p in p_values]

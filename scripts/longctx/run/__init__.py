@@ -1,0 +1,1 @@
+"""What one Snakemake run does around its jobs: start-up, repair, node requests."""

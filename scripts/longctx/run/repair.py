@@ -1,0 +1,74 @@
+"""Repair before a run: deleted, torn or damaged Parquets."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.files import journal_path, output_path
+from longctx.measure.point_record import PointRecord
+from longctx.storage.journal import Journal, last, read, set_aside
+from longctx.storage.provenance import file_sha256
+
+
+def set_aside_deleted(campaign: Campaign) -> list[str]:
+    """Set aside the journals of points whose measurement was deleted by hand; return a sentence for each.
+
+    By hand: the point is done and its measurement gone while its server's Parquet is there. (Snakemake deletes a job's
+    outputs in their order, measurements last, so what it or a kill leaves never looks like that.)
+    """
+    said = []
+    for point in campaign.points():
+        if (
+            output_path(campaign, point, "measurements").exists()
+            or not output_path(campaign, point, "servers").exists()
+        ):
+            continue
+        path = journal_path(campaign, point)
+        if _done_record(path) is not None:
+            said.append(
+                f"{point.name}: its measurement was deleted, so it is measured again (what was there is kept in"
+                f" {set_aside(path)})"
+            )
+    return said
+
+
+def rewrite_damaged(campaign: Campaign) -> list[str]:
+    """Write damaged Parquets of done points anew from their journals; return a sentence for each point."""
+    said = []
+    for point in campaign.points():
+        path = journal_path(campaign, point)
+        digests = (_done_record(path) or {}).get("sha256", {})
+        files = {table: output_path(campaign, point, table) for table in digests}
+        damaged = [table for table, file in files.items() if file.exists() and file_sha256(file) != digests[table]]
+        if damaged:
+            record = PointRecord(campaign, point, Journal(path, read(path)[0]))
+            record.assemble(damaged)
+            record.done()
+            said.append(f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal")
+    return said
+
+
+def _done_record(path: Path) -> dict[str, Any] | None:
+    """Return what the journal says of a done point, None where the point is not done."""
+    record = last(path)
+    return record.data if record is not None and record.kind == "done" else None
+
+
+# What every run can make anew, at no cost but minutes. (Measured Parquets are mended from their journals.)
+DERIVED = ("plan", "summary", "fits", "corpus/*", "prompts/*", "validation/*", "lengths/*")
+PARQUET = b"PAR1"  # first and last bytes of every whole file
+
+
+def drop_torn(campaign: Campaign) -> list[str]:
+    """Delete derived Parquets that are cut short, so that Snakemake makes them anew; return a sentence for each."""
+    said = []
+    for path in sorted(path for name in DERIVED for path in campaign.results.glob(f"{name}.parquet")):
+        with open(path, "rb") as file:
+            head, size = file.read(len(PARQUET)), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(PARQUET)))
+            whole = head == PARQUET == file.read() and size > len(PARQUET)
+        if not whole:
+            path.unlink()
+            said.append(f"{path}: damaged, so it is made anew where it is needed")
+    return said

@@ -1,0 +1,1 @@
+"""Start one server, prove it ours, describe it, end it."""

@@ -1,0 +1,86 @@
+"""The contract: what was asked of a server against what it says it does.
+
+An entry is {setting, asked, actual, source, ok}; ok is None where the server doesn't say ('unproven').
+"""
+
+import os
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from longctx.campaign.recipe import Recipe
+from longctx.errors import ConfigError, ServerError
+from longctx.serve.facts import ServerReport
+
+UNPROVEN = "unproven"
+
+
+def check(recipe: Recipe, said: ServerReport) -> list[dict[str, Any]]:
+    """Return one entry for each setting that the recipe asks for; settings left to vLLM's default are not asked."""
+    entries = [_entry(setting, asked, said, name) for setting, name, asked in _asked(recipe) if asked is not None]
+    return entries + [_version_entry(package, wanted, said) for package, wanted in sorted(recipe.versions.items())]
+
+
+def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries that the server contradicts."""
+    return [entry for entry in entries if entry["ok"] is False]
+
+
+def enforce(entries: list[dict[str, Any]]) -> None:
+    """Raise ServerError(reason='contract') naming each contradicted setting, what was asked and what is."""
+    if wrong := violated(entries):
+        listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in wrong)
+        raise ServerError(f"the server runs with other settings than were asked for: {listed}", "contract")
+
+
+def _asked(recipe: Recipe) -> list[tuple[str, str, Any]]:
+    """Return (setting, name of its fact, asked value)."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
+    several = recipe.tensor_parallel_size > 1  # on one rank vLLM turns custom all-reduce off: nothing to reduce
+    connector = (recipe.kv_transfer_config or {}).get("kv_connector")
+    return [
+        ("model", "root", recipe.model),
+        ("max_model_len", "max_model_len", recipe.max_model_len),
+        *((size, size, getattr(recipe, size)) for size in sizes),
+        ("kv_cache_dtype", "kv_cache_dtype", None if recipe.kv_cache_dtype == "auto" else recipe.kv_cache_dtype),
+        ("attention_backend", "attention_backend", recipe.attention_backend),
+        ("cudagraph_mode", "cudagraph_mode", "NONE" if recipe.enforce_eager else recipe.cudagraph_mode),
+        ("max_num_seqs", "max_num_seqs", recipe.max_num_seqs),
+        ("max_num_batched_tokens", "max_num_batched_tokens", recipe.max_num_batched_tokens),
+        ("prefix_caching", "prefix_caching", recipe.prefix_caching),
+        ("load_format", "load_format", None if recipe.load_format == "auto" else recipe.load_format),
+        ("disable_custom_all_reduce", "disable_custom_all_reduce", not recipe.custom_all_reduce if several else None),
+        ("kv_connector", "kv_connector", connector),
+    ]
+
+
+def _entry(setting: str, asked: Any, said: ServerReport, name: str) -> dict[str, Any]:
+    actual = said.get(name)
+    if setting == "model" and os.path.isdir(asked) and actual is not None:
+        asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
+    ok = None if actual is None else _same(asked, actual)
+    return {"setting": setting, "asked": asked, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
+
+
+def _same(asked: Any, actual: Any) -> bool:
+    aliases = {"fp8": "fp8_e4m3"}
+    if isinstance(asked, str):
+        asked, actual = asked.casefold(), str(actual).casefold()
+        return bool(aliases.get(asked, asked) == aliases.get(actual, actual))
+    return bool(asked == actual)
+
+
+def _version_entry(package: str, wanted: str, said: ServerReport) -> dict[str, Any]:
+    """Compare a version with a specifier ('==0.25.1', '>=0.1.19.post2'); local parts like +cpu are ignored."""
+    name = f"{package}_version"
+    actual = said.get(name)
+    try:
+        specifiers = SpecifierSet(wanted if wanted[:1] in "=<>!~" else f"=={wanted}", prereleases=True)
+    except InvalidSpecifier as error:
+        raise ConfigError(f"versions.{package}: {wanted!r} is not a version like 0.25.1 or >=0.25.1") from error
+    try:
+        ok = None if actual is None else specifiers.contains(str(actual).split("+")[0])
+    except InvalidVersion:
+        ok = None
+    return {"setting": name, "asked": wanted, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}

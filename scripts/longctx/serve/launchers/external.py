@@ -1,0 +1,105 @@
+"""Launcher `external`: a server that somebody else runs. It is asked, never started, stopped or signalled.
+
+Options: url (http://host:port, with or without /v1), model (its id there; None: the only one), api_key_env (name of the
+variable that holds the key).
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from longctx.campaign.recipe import Recipe
+from longctx.errors import ConfigError, ServerError
+from longctx.serve import contract, facts
+from longctx.serve.http import verify
+from longctx.serve.machine import host
+from longctx.serve.server import Server
+
+
+def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
+    """Return the server at options['url']. Facts that it doesn't tell are None and their contract entries unproven.
+
+    ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or
+    not the model is there.
+    """
+    url = str(options["url"]).rstrip("/").removesuffix("/v1")
+    api_key = _api_key(options.get("api_key_env"))
+    model = _model(url, api_key, options.get("model"))
+    said = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
+    return Server(
+        url=url,
+        model=model,
+        facts=said.server_facts(),
+        host_facts=host.host_facts() if _is_loopback(url) else host.no_host_facts(),
+        contract=_contract(recipe, said),
+        env_json="{}",
+        api_key=api_key,
+    )
+
+
+def _api_key(name: str | None) -> str | None:
+    if not name:
+        return None
+    if not os.environ.get(name):
+        raise ConfigError(f"external.api_key_env: the environment variable {name} is not set")
+    return os.environ[name]
+
+
+def _model(url: str, api_key: str | None, wanted: str | None) -> str:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=20.0, trust_env=False, verify=verify(url))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerError(_unreachable(url, error), "connection") from error
+    if answer.is_redirect:
+        there = answer.headers.get("location", "").removesuffix("/v1/models")
+        raise ServerError(f"external.url: {url} redirects to {there or 'nowhere'}; write that address", "connection")
+    if answer.status_code in (401, 403):
+        key = "the key" if api_key else "requests without a key"
+        raise ServerError(f"external.api_key_env: {url} refuses {key} (status {answer.status_code})", "connection")
+    try:
+        names = [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
+    except (ValueError, KeyError, TypeError):
+        names = []
+    if not names:
+        raise ServerError(f"external.url: {url}/v1/models lists no model (status {answer.status_code})", "unsupported")
+    if wanted is not None and wanted not in names:
+        raise ServerError(f"external.model: {url} serves {', '.join(names)}, not {wanted}", "unsupported")
+    if wanted is None and len(names) > 1:
+        raise ServerError(f"external.model: {url} serves {', '.join(names)}; name one of them", "unsupported")
+    return wanted or names[0]
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return (
+            f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
+        )
+    return f"external.url: no server answers at {url} ({error})"
+
+
+def _contract(recipe: Recipe, said: facts.ServerReport) -> list[dict[str, Any]]:
+    """Return the contract without max_model_len (lengths are held against it one by one).
+
+    The server is what it is: a setting left at its default was not asked of it, so whatever it tells is kept.
+    """
+    entries = [entry for entry in contract.check(recipe, said) if entry["setting"] != "max_model_len"]
+    for entry in entries:
+        default = Recipe.__dataclass_fields__.get(entry["setting"])
+        if entry["setting"] == "model" and not entry["ok"]:
+            entry["ok"] = True if said.get("model") == recipe.model else None  # it may be a path there
+        elif default is not None and default.default == entry["asked"]:
+            entry |= {"asked": None, "ok": None if entry["actual"] is None else True}
+    return entries
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,57 @@
+"""Launcher `local`: vLLM from a Python environment on this host. Options: python (path of its interpreter)."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from longctx.campaign.recipe import Recipe
+from longctx.errors import ServerError
+from longctx.model import hub
+from longctx.processes.launch import Launch, ProcessOwner
+from longctx.serve.command_line import MODULE, command, environment
+from longctx.serve.launchers import connectors
+
+# vLLM would ask everybody for it, us too; it is exported here for a server of somebody else's.
+FOREIGN_KEY = "VLLM_API_KEY"
+# Where vLLM makes several sockets a start, named by a UUID, which it never removes.
+SOCKETS = "VLLM_RPC_BASE_PATH"
+LONGEST_FOLDER = 107 - len("/") - 36  # the kernel's limit for a socket's path
+
+
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, host: str, port: int) -> Launch:
+    """Return how to start the recipe's server with the interpreter in `options`.
+
+    `options['program']` (a list) replaces `python -m vllm…`, for a server that takes vLLM's arguments.
+    """
+    python = shutil.which(str(options.get("python") or "python3"))
+    if python is None:
+        raise ServerError(f"launcher.python: {options.get('python')} is not an executable file", "server_start")
+    connector = (recipe.kv_transfer_config or {}).get("kv_connector")
+    if connector and (sentence := connectors.lacking(python, connector)):
+        raise ServerError(sentence, "unsupported")
+    if sentence := connectors.no_room(recipe.kv_transfer_config):
+        raise ServerError(sentence, "disk_full")
+    program = list(options.get("program") or ["-m", MODULE])
+    env = _inherited() | environment(recipe)
+    sockets = None if SOCKETS in env else _sockets(owner)
+    return Launch(
+        command=[python, *program, *command(recipe, host, port)],
+        env=env | ({SOCKETS: sockets} if sockets else {}),
+        probe=[python],
+        facts={"launcher": "local"},
+        sockets=sockets,
+    )
+
+
+def _sockets(owner: ProcessOwner) -> str | None:
+    """Return the folder for the server's sockets; None, so vLLM's own choice, where their names would be too long."""
+    folder = os.path.join(tempfile.gettempdir(), f"longctx-{owner.id}")
+    return folder if len(os.fsencode(folder)) <= LONGEST_FOLDER else None
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment that a server gets: no key of another server, and the hub's token by its usual name."""
+    kept = {name: value for name, value in os.environ.items() if name != FOREIGN_KEY}
+    return kept | ({"HF_TOKEN": token} if (token := hub.hub_token()) else {})

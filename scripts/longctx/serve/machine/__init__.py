@@ -1,0 +1,1 @@
+"""The machine that serves: host, GPUs, GPU memory, power."""

@@ -1,0 +1,76 @@
+"""A running server as the measurement sees it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from longctx.processes.supervisor import SupervisedProcess, describe_exit
+from longctx.serve.facts import clean, root_cause_line
+from longctx.serve.http import verify
+from longctx.serve.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A ready server. `url` has no path; `model` is the name for requests; facts by tables.SERVER_FACTS and HOST_FACTS.
+
+    contract: entries {setting, asked, actual, source, ok}. An external server has neither log nor process of ours.
+    gpu_numbers: the GPUs of this host that it computes on, () where that is not known.
+    """
+
+    url: str
+    model: str
+    facts: dict[str, Any]
+    host_facts: dict[str, Any]
+    contract: list[dict[str, Any]]
+    env_json: str
+    command: list[str] = field(default_factory=list)
+    api_key: str | None = field(default=None, repr=False)
+    log: Log | None = None
+    kept: SupervisedProcess | None = None
+    gpu_numbers: tuple[int, ...] = ()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, None for one that isn't ours."""
+        return self.kept.pid if self.kept else None
+
+    @property
+    def log_path(self) -> Path | None:
+        return self.log.path if self.log else None
+
+    def alive(self) -> bool:
+        """Return whether the server still runs; for an external one, whether anybody listens at its address."""
+        if self.kept:
+            return self.kept.alive()
+        try:
+            httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False, verify=verify(self.url))
+        except (httpx.ConnectError, httpx.UnsupportedProtocol):
+            return False
+        except httpx.HTTPError:
+            return True  # busy is not dead
+        return True
+
+    def death_reason(self) -> str:
+        """Return how the server ended and its last telling log line, in one sentence; '' while it lives."""
+        if self.alive():
+            return ""
+        if self.kept is None or self.log is None:
+            return "the external server no longer answers"
+        self.kept.settle()
+        return f"the server {describe_exit(self.kept.exit_code)}: {root_cause_line(self.log.lines())}"
+
+    def log_offset(self) -> int:
+        """Return the log's size in bytes now, to be given to `log_between`."""
+        return self.log.offset() if self.log else 0
+
+    def log_between(self, first: int, last: int) -> list[str]:
+        """Return the log lines written between two offsets, without vLLM's prefixes."""
+        return [clean(line) for line in self.log.between(first, last)] if self.log else []
+
+    def capacity_tokens(self) -> int | None:
+        """Return how many tokens the KV cache holds by the server's own account, hybrid layers considered."""
+        capacity: int | None = self.facts["kv_capacity_tokens"]
+        return capacity

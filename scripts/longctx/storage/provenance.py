@@ -1,0 +1,44 @@
+"""What a file says of itself: format version, git revision, hashes."""
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+FORMAT_VERSION = 1
+
+
+def git_revision() -> str:
+    """Return this checkout's commit with '+dirty' where files differ.
+
+    A copy without history says LONGCTX_GIT_REVISION, or 'unknown'.
+    """
+    here = Path(__file__).parent
+    if copied_from := os.environ.get("LONGCTX_GIT_REVISION"):
+        return copied_from
+    try:
+        out = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
+            cwd=here, capture_output=True, text=True, timeout=20, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return out.stdout.strip()
+
+
+def stable_hash(value: Any) -> str:
+    """Return 16 hex digits that depend only on the JSON content of `value`."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def file_labels() -> dict[str, str]:
+    """Return what every file says of itself in its metadata: the format version and the git revision."""
+    return {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision()}
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,57 @@
+"""The recipe and the page for servers over several nodes say what the planner and vLLM say."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from longctx.campaign.campaign import Campaign, from_dict
+from longctx.plan.campaign_plan import plan_campaign
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "multi-node.md").read_text()
+KIMI = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merge as Snakemake does with --configfile over config.yaml."""
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        base[key] = merged(base[key], value) if both else value
+    return base
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    files = (ROOT / "config.yaml", ROOT / "workflow/campaigns/multinode.yaml")
+    base, over = (yaml.safe_load(path.read_text()) for path in files)
+    return from_dict(merged(base, over))
+
+
+def test_the_campaign_holds_512mi_tokens_by_the_plan(campaign: Campaign) -> None:
+    rows = plan_campaign(campaign).rows
+    assert [(row["length"] >> 20, row["fits"], row["reason"]) for row in rows] == [
+        (length, True, None) for length in (128, 256, 512)
+    ]
+    assert rows[-1]["ttft_bound_s"] is None, "nothing is prefilled"
+
+
+@pytest.mark.parametrize("version", ["0.25.1", "0.32.0"])
+def test_its_flags_are_vllms(campaign: Campaign, version: str) -> None:
+    known = set((ROOT / f"tests/data/server_logs/{version}-flags.txt").read_text().split())
+    ours = {word for word in campaign.recipe("decode_only", 512 << 20).extra_args if word.startswith("--")}
+    assert ours == {"--nnodes", "--node-rank", "--master-addr", "--distributed-executor-backend"}
+    assert ours | {"--headless"} <= known
+
+
+@pytest.mark.parametrize(("gpu", "utilization"), [("MI355X", "0.952"), ("H200", "0.95")])
+def test_the_page_shows_what_the_planner_prints(gpu: str, utilization: str) -> None:
+    said = subprocess.run(
+        [sys.executable, ROOT / "scripts/plan.py", "--model", KIMI, "--gpu", gpu, "--count", "8",
+         "--gpu-memory-utilization", utilization, "--hold", "512Mi"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert f"```\n{said[said.index('Holding') :].strip()}\n```" in PAGE
+    assert "**Not run by the authors**" in PAGE

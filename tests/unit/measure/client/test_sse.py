@@ -1,0 +1,70 @@
+"""Server-sent events, cut by the network wherever it likes."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from longctx.measure.client import sse
+from longctx.measure.client.sse import SseParser
+
+LINE_END = sse._LINE_END
+
+TEXT = (
+    ': hello\ndata: {"text": "é – 日本"}\n\nevent: x\nid: 7\ndata: first\ndata: second\n\n'
+    ":\n\ndata:tight\n\ndata: [DONE]\n\n"
+)
+EVENTS = ['{"text": "é – 日本"}', "first\nsecond", "tight", "[DONE]"]
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=30), end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_any_cut_and_any_line_end(cuts: list[int], end: str) -> None:
+    raw = TEXT.replace("\n", end).encode()
+    edges = sorted({0, len(raw), *(cut for cut in cuts if cut < len(raw))})
+    parser = SseParser()
+    found = [event for a, b in itertools.pairwise(edges) for event in parser.feed(raw[a:b])]
+    assert found + parser.end() == EVENTS
+
+
+def test_byte_by_byte() -> None:
+    parser = SseParser()
+    assert [event for byte in TEXT.encode() for event in parser.feed(bytes([byte]))] == EVENTS
+
+
+def test_a_last_event_without_its_blank_line() -> None:
+    parser = SseParser()
+    assert parser.feed(b"data: [DONE]") == []
+    assert parser.end() == ["[DONE]"]
+    assert parser.end() == []
+
+
+@pytest.mark.parametrize("raw", [b"\xef\xbb\xbfdata: a\n\n", b"data: a\n\n"])
+def test_byte_order_mark(raw: bytes) -> None:
+    assert SseParser().feed(raw) == ["a"]
+
+
+def test_bytes_that_are_not_utf8_do_not_stop_the_stream() -> None:
+    assert SseParser().feed(b"data: \xff\n\ndata: b\n\n") == ["�", "b"]
+
+
+def test_a_line_of_many_reads_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte in one event must not cost the square of its reads while the clock runs."""
+
+    class Counted:
+        searched = 0
+
+        def search(self, text: bytes) -> object:
+            self.searched += len(text)
+            return LINE_END.search(text)
+
+        def split(self, text: bytes) -> list[bytes]:
+            self.searched += len(text)
+            return LINE_END.split(text)
+
+    counted = Counted()
+    monkeypatch.setattr(sse, "_LINE_END", counted)
+    parser = SseParser()
+    parser.feed(b"data: ")
+    assert not any(parser.feed(b"x" * 1000) for _ in range(1000))
+    assert [len(event) for event in parser.feed(b"\n\n")] == [1_000_000]
+    assert counted.searched < 3_000_000

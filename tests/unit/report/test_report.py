@@ -1,0 +1,338 @@
+"""Reports: the story, Table 1 in the published form, and nothing that a reader must know left out."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import makereport
+import makerows
+import pytest
+from longctx.campaign import campaign
+from longctx.lengths import format_length
+from longctx.report import cells, evidence, faults, narrative, provenance, tables
+from longctx.report.inputs import ReportInput
+from longctx.report.markdown import evidence_tables, to_markdown
+from longctx.results import comparison, curves, summary
+from longctx.storage import parquet, schemas
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> ReportInput:
+    return makereport.report_input(tmp_path_factory.mktemp("campaign"))
+
+
+def of(rows: list[dict[str, Any]], expected: dict[tuple[str, int], int] | None = None) -> ReportInput:
+    return ReportInput("small", rows, summary.summarise(rows, expected or {}))
+
+
+def texts(table: cells.Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def markdown(source: ReportInput) -> str:
+    return to_markdown(source, source.results)
+
+
+def test_table_1_has_the_published_form(given: ReportInput) -> None:
+    table = tables.table_1(given)
+    assert table.columns[:4] == ("Prompt", "Tokens", "TTFT s", "Decode tok/s")
+    rows = {row[0]: row for row in texts(table)}
+    assert rows["64Ki"][1] == "65,536"
+    assert re.fullmatch(r"\d+\.\d\d ± \d+\.\d\d", rows["64Ki"][2])
+    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", rows["64Ki"][3])
+    assert rows["2Mi"][2:] == ["—", "—", "0", "not measured"]
+    assert rows["1Mi"][4:] == ["2", "1 failed (server_died)"]
+    assert rows["512Ki"][5] == "resumed"
+
+
+def test_one_run_has_no_plus_minus() -> None:
+    row = texts(tables.table_1(of([makerows.row(ttft_s=18.4412, decode_tok_s=211.53)])))[0]
+    assert row[:5] == ["4Ki", "4,096", "18.44", "211.5", "1"]
+
+
+def test_published_numbers_are_written_as_published() -> None:
+    found = {"ttft_s_mean": 40171.67, "ttft_s_std": 115.49, "decode_tok_s_mean": 16.6, "decode_tok_s_std": 0.0}
+    row = summary.summarise([makerows.row(length=1 << 26)], {})[0] | found
+    assert cells.ttft_cell(row).text == "40171.67 ± 115.49"
+    assert cells.ttft_cell(row).small == "11.2 h"
+    assert cells.decode_cell(row).text == "16.6 ± 0.0"
+
+
+def test_filled_caches_have_their_own_table_without_ttft(given: ReportInput) -> None:
+    tables_of_modes = tables.other_mode_tables(given)
+    filled = tables_of_modes[-1]
+    assert "TTFT s" not in filled.columns
+    assert "filled, not prefilled" in filled.note
+    assert texts(filled)[-1] == ["16Mi", "16,777,216", "—", "0", "1 failed (kv_too_small); 2 missing"]
+
+
+def test_partial_campaigns_say_so(given: ReportInput) -> None:
+    said = narrative.partial(given)
+    assert said.startswith("Partial: 5 requests not measured yet, 2 failed")
+    assert "cold prompt 2Mi" in said
+    assert said in markdown(given)
+    assert narrative.partial(of([makerows.row()], {("prefill", 4096): 1})) == ""
+
+
+def test_story_tells_how_far_it_got(given: ReportInput) -> None:
+    said = " ".join(narrative.narrative(given))
+    assert "1Mi tokens, cold: first token after 2.02 min" in said
+    assert "Decode at 8Mi with a filled KV cache: 64." in said
+    assert "Behind a resident prefix of 1Mi" in said
+    assert "TTFT grows as L^1.66 over 128Ki to 1Mi" in said
+    assert "8Mi fits and 16Mi does not" in said
+    assert re.search(r"prefill at 1Mi 70% of peak", said)
+    assert narrative.narrative(of([], {("prefill", 1024): 1})) == ["Nothing has been measured yet."]
+
+
+def test_the_story_tells_a_continued_prefill_s_time() -> None:
+    continued = {"resumed_from": 256_768, "stitched_prefill_s": 34.25, "stitched_error_s": 1.01, "ttft_s": None}
+    unknown = {"resumed_from": 64, "stitched_prefill_s": None, "stitched_error_s": None, "ttft_s": None}
+    rows = [makerows.row(length=n, reasons=["resumed"], **more) for n, more in ((2**19, continued), (2**20, unknown))]
+    told = [sentence for sentence in narrative.narrative(of(rows)) if "continued" in sentence]
+    assert told == [
+        "512Ki, cold: interrupted, and continued from token 256,768 of a checkpoint; the prefill put together takes"
+        " 34.2 s ± 1.01 s."
+    ]
+
+
+def test_synthetic_labels_stand_wherever_numbers_do(given: ReportInput) -> None:
+    text = markdown(given)
+    assert text.count("random weights") >= 3 + len(given.figures)
+    real = of([makerows.row(synthetic_weights=False)])
+    assert "random weights" not in markdown(real)
+    assert "filled" not in markdown(real)
+
+
+def test_every_table_of_numbers_says_what_is_not_real(given: ReportInput) -> None:
+    shown = [table for table in evidence_tables(given) if table.rows]
+    assert len(shown) == 10
+    assert [table.title for table in shown if "andom weights" not in table.note] == []
+    assert "decode at 8Mi with a filled KV cache 50% of memory bandwidth" in " ".join(narrative.narrative(given))
+
+
+def test_a_comparison_names_both_systems_and_what_is_lost(given: ReportInput) -> None:
+    published = curves.read_curve(PUBLISHED)
+    rows = [makerows.row(length=1024), makerows.bad_row("server_died", length=1 << 20)]
+    found = comparison.compare(curves.curve_from_summary(summary.summarise(rows, {})), published)
+    table = evidence.comparison(found)
+    assert texts(table)[1] == ["1Mi", "cold prompt", "TTFT", "—", "18.44 ± 0.24", "—", "—", "no value here"]
+    assert "this run 1 × NVIDIA H200, random weights; the other 8 × AMD Instinct MI355X" in table.note
+
+
+def test_failures_and_doubts_have_reason_and_detail(given: ReportInput) -> None:
+    rows = texts(faults.failures(given))
+    assert ["prefill 1Mi pass 3", "cold 0", "failed", "server_died", "the server process ended"] in [
+        r[:5] for r in rows
+    ]
+    assert {row[2] for row in rows} == {"failed", "doubtful"}
+    assert texts(faults.marks(given)) == [
+        ["resumed", "prefill continued from a checkpoint, so TTFT is not a cold TTFT", "1", "512Ki"]
+    ]
+
+
+def test_a_server_that_never_started_is_a_failure() -> None:
+    server = {"mode": "prefill", "length": 4096, "pass_index": 1, "status": "failed", "reason": "server_start",
+              "detail": "no GPU"}  # fmt: skip
+    rows = texts(faults.failures(replace(of([makerows.row()]), servers=[server])))
+    assert rows[0][1:4] == ["server start", "failed", "server_start"]
+
+
+def test_all_failed_still_builds() -> None:
+    rows = [makerows.bad_row("error_event", detail="400 Bad Request", pass_index=p) for p in (1, 2, 3)]
+    text = markdown(of(rows, {("prefill", 4096): 3}))
+    assert "3 failed (error_event)" in text
+    assert "400 Bad Request" in text
+    assert not re.search(r"\b(nan|inf|0\.0)\b", text, re.IGNORECASE)
+
+
+def test_nothing_at_all_still_builds() -> None:
+    assert "Nothing has been measured yet." in markdown(ReportInput("empty", [], []))
+
+
+def test_lost_checkpoints_are_an_alert() -> None:
+    row = makerows.row(reasons=["no_external_hits"], reason="no_external_hits", ttft_s=None)
+    assert any("not one token was taken back" in text for text in narrative.alerts(of([row])))
+
+
+def test_broken_contract_is_an_alert(given: ReportInput) -> None:
+    assert "1 setting differs from what was asked for: see Contract" in narrative.alerts(given)
+    kept = {row[0]: row[-1] for row in texts(provenance.contract(given))}
+    assert kept == {"cudagraph_mode": "no, differs", "aiter_version": "not proven", "attention_backend": "yes",
+                    "kv_cache_dtype": "yes"}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [1, None])
+def test_a_setting_that_was_asked_for_and_not_told_is_an_alert(given: ReportInput, asked: int | None) -> None:
+    entry = {"setting": "max_num_seqs", "asked": asked, "actual": None, "source": "unproven", "ok": None}
+    found = narrative.alerts(replace(given, servers=[{"contract": json.dumps([entry])}]))
+    assert found == (["Not proven by what the servers say: max_num_seqs: see Contract"] if asked else [])
+
+
+def test_damaged_files_are_an_alert(given: ReportInput) -> None:
+    assert "Left out: x.parquet" in markdown(replace(given, damaged=["x.parquet"]))
+
+
+def test_plan_against_measured(given: ReportInput) -> None:
+    row = next(row for row in texts(evidence.prefill_limits(given)) if row[0] == "64Ki")
+    assert row[3] == f"{given.of_mode('prefill')[6]['ttft_s_mean'] / (1.04 * makerows.ttft_s(65536)) - 1:+.1%}"
+    assert row[5].endswith("%")
+
+
+def test_filled_against_prefilled(given: ReportInput) -> None:
+    rows = texts(evidence.decode_check(given))
+    assert [row[0] for row in rows][-1] == "1Mi"
+    assert all(abs(float(row[3].rstrip("%"))) < 5 for row in rows)
+
+
+def test_hosts_are_kept_apart() -> None:
+    rows = [makerows.row(pass_index=i, host=f"node-{i % 2}") for i in range(4)]
+    assert [row[2] for row in texts(provenance.hosts(of(rows)))] == ["node-0", "node-1"]
+    assert "± over 2 nodes, see Node to node" in texts(tables.table_1(of(rows)))[0]
+    assert not provenance.hosts(of([makerows.row()])).rows
+    assert "Notes" not in tables.table_1(of([makerows.row()])).columns
+
+
+def test_environment_lists_what_differs() -> None:
+    rows = [makerows.row(), makerows.row(pass_index=2, kernel="6.9")]
+    found = dict(texts(provenance.environment(of(rows))))
+    assert found["kernel"] == "6.8.0 (1 servers); 6.9 (1 servers)"
+    assert found["memory_bytes"] == "128 GiB"
+
+
+def test_cycled_corpus_is_said(given: ReportInput) -> None:
+    assert "read up to 2 times" in markdown(given)
+    assert faults.corpus_note(replace(given, validation=makerows.validation(1 << 30))) == ""
+
+
+def test_how_to_reproduce(given: ReportInput) -> None:
+    text = markdown(given)
+    assert "snakemake --cores 1 --configfile workflow/campaigns/h200.yaml" in text
+    assert "max_new_tokens: 128" in text
+    assert evidence.OVERHEAD in text.replace("\\", "")
+
+
+def test_every_table_is_well_formed_markdown(given: ReportInput) -> None:
+    """As many cells in every row as in its head, after a real Markdown parser has read it."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(markdown(given))
+    counts: list[set[int]] = []
+    for token in tokens:
+        if token.type == "table_open":
+            counts.append(set())
+        if token.type == "tr_open":
+            cells = 0
+        elif token.type in ("td_open", "th_open"):
+            cells += 1
+        elif token.type == "tr_close":
+            counts[-1].add(cells)
+    assert len(counts) > 12
+    assert all(len(one) == 1 for one in counts)
+
+
+def test_every_heading_stands_apart(given: ReportInput) -> None:
+    marked = [row | ({"reason": "client_starved", "reasons": ["client_starved"]} if row["status"] == "ok" else {})
+              for row in given.rows if row["status"] == "ok"]  # fmt: skip
+    lines = markdown(replace(given, rows=marked)).splitlines()
+    assert "None." in lines
+    assert all(lines[i - 1] == "" for i, line in enumerate(lines) if i and line.startswith("#"))
+
+
+HOSTILE = "a | b <script>alert(1)</script> `x` [y](http://z) ![i](q) $1 *b*\n# head"
+
+
+def test_a_servers_words_cannot_break_the_markdown() -> None:
+    text = markdown(of([makerows.bad_row("error_event", detail=HOSTILE)]))
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert "<script>" not in html
+    assert "href" not in html
+    assert "<img" not in html
+    assert "<h1>head" not in html
+    cell = re.search(r"<td>(a \| b .*?)</td>", html)
+    assert cell is not None
+
+
+def test_links_lead_to_files(given: ReportInput) -> None:
+    targets = re.findall(r"\]\(<([^>]+)>\)", markdown(given))
+    assert len(targets) > 10
+    for target in targets:
+        assert (given.results / target).exists(), target
+
+
+def test_comparison_in_both_normalisations(given: ReportInput) -> None:
+    text = markdown(given)
+    assert "## Against 8 × MI355X (published)\n" in text
+    assert "## Against 8 × MI355X (published) per GPU\n" in text
+
+
+def test_only_comparable_lengths_are_in_the_ratio_table(given: ReportInput) -> None:
+    rows = texts(evidence.comparison(given.comparisons[0]))
+    assert {row[0] for row in rows} == {"1Ki", "64Ki", "1Mi"}
+
+
+def test_cost_without_price_is_silent(given: ReportInput) -> None:
+    assert not evidence.costs(replace(given, price=None)).rows
+    assert "$ / cold prefill" in evidence.costs(given).columns
+
+
+def test_numbers_keep_their_digits() -> None:
+    assert [cells.number(value).text for value in (36.0, 126.4, 0.131, 9798743.0, 0.0, None, 1e-5)] == [
+        "36.0", "126", "0.131", "9,798,743", "0", "—", "1.00e-05",
+    ]  # fmt: skip
+
+
+def test_curve_of_another_run_with_random_weights_says_so(given: ReportInput) -> None:
+    probe = curves.read_curve(ROOT / "resources" / "results" / "h200-probe.csv")
+    found = comparison.compare(curves.curve_from_summary(given.summary), probe)
+    assert "random weights" in evidence.comparison(found).note
+
+
+def write_campaign(folder: Path) -> None:
+    """Lay out a small campaign as the pipeline would, with one of its two passes."""
+    path = folder / "config.yaml"
+    path.write_text("name: small\nlengths: [4Ki, 8Ki]\npasses: 2\nmodel: {source: synthetic, weights: dummy}\n")
+    recipe_hash = campaign.load(path).recipe_hash("prefill")
+    for length in (4096, 8192):
+        row = makerows.row(length=length, recipe_hash=recipe_hash)
+        path = folder / "results" / "small" / "measurements" / format_length(length) / "pass1.parquet"
+        parquet.write_rows(path, schemas.MEASUREMENTS, [row], {"recipe_hash": recipe_hash})
+
+
+def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / script), "--config-file", "config.yaml", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
+    for script in ("summary.py", "figures.py", "report.py"):
+        done = run(script, tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    results = tmp_path / "results" / "small"
+    assert "2 requests not measured yet" in (results / "report.md").read_text()
+    assert (results / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)[0]["n_missing"] == 1
+    assert (results / "figures" / "ttft.svg").exists()
+
+
+def test_one_length_alone(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
+    assert run("summary.py", tmp_path, "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
+    assert [row["length"] for row in parquet.read_rows(tmp_path / "8Ki.parquet")] == [8192]
+
+
+def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
+    broken = tmp_path / "results" / "small" / "measurements" / "4Ki" / "pass1.parquet"
+    broken.write_bytes(broken.read_bytes()[:100])
+    done = run("summary.py", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: results/small/measurements/4Ki/pass1.parquet: not a readable Parquet file")
+    assert "Traceback" not in done.stderr

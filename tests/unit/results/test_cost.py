@@ -1,0 +1,93 @@
+"""Cost: hand-reckoned dollars, amortisation and the published share of an answer."""
+
+from pathlib import Path
+
+import makerows
+import pytest
+from longctx.report import evidence, narrative
+from longctx.report.figures import amortisation, draw
+from longctx.report.figures.look import FigureInput
+from longctx.report.inputs import ReportInput
+from longctx.results import cost, summary
+from longctx.results.cost import Price
+
+
+def test_a_node_hour_costs_its_gpus() -> None:
+    price = Price(usd_per_gpu_hour=2.0, gpu_count=8)
+    assert price.usd(3600.0) == pytest.approx(16.0)
+    assert price.usd(None) is None
+
+
+def test_amortisation_by_hand() -> None:
+    one, ten = cost.amortise(1024, cold_s=100.0, hot_s=2.0, queries=(1, 10))
+    assert (one.resident_total_s, one.anew_total_s, one.speedup) == (100.0, 100.0, 1.0)
+    assert (ten.resident_total_s, ten.anew_total_s) == (118.0, 1000.0)
+    assert ten.resident_per_query_s == pytest.approx(11.8)
+    assert ten.speedup == pytest.approx(1000 / 118)
+
+
+@pytest.mark.parametrize(
+    ("prefill_s", "cold_s", "hot_s", "queries"),
+    [(100.0, 101.0, 1.0, 1), (100.0, 101.0, 2.0, 2), (100.0, 60.0, 10.0, 2), (100.0, 60.0, 20.0, 3),
+     (1.0, 1.0, 1.0, None), (1.0, 1.0, 2.0, None)],
+)  # fmt: skip
+def test_break_even_is_the_least_number_that_pays(
+    prefill_s: float, cold_s: float, hot_s: float, queries: int | None
+) -> None:
+    assert cost.break_even(prefill_s, cold_s, hot_s) == queries
+    if queries is not None:
+        assert prefill_s + queries * hot_s <= queries * cold_s
+        assert queries == 1 or prefill_s + (queries - 1) * hot_s > (queries - 1) * cold_s
+
+
+def test_published_share_of_a_1ki_answer() -> None:
+    assert cost.answer_share(40171.67, 16.6) == pytest.approx(0.0015, rel=0.03)
+    assert cost.answer_share(None, 16.6) is None
+    assert cost.answer_share(40171.67, None) is None
+
+
+def test_query_includes_its_answer() -> None:
+    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": 100.0, "max_new_tokens": 101}) == pytest.approx(3.0)
+    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": None, "max_new_tokens": 1}) == 2.0
+    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": None, "max_new_tokens": 16}) is None
+    assert cost.query_s({"ttft_s_mean": None, "decode_tok_s_mean": 5.0, "max_new_tokens": 16}) is None
+
+
+def test_summary_prices_each_mode_by_what_it_makes() -> None:
+    length = 1 << 20
+    rows = [makerows.row(mode, length) for mode in ("prefill", "reuse", "decode_only")]
+    price = Price(3.6, 1)  # 0.001 $ a second
+    prefill, reuse, decode = summary.summarise(rows, {}, price=price)
+    assert prefill["usd_per_prefill"] == pytest.approx(makerows.ttft_s(length) / 1000)
+    assert prefill["usd_per_mtok"] == pytest.approx(makerows.ttft_s(length) / 1000 / length * 1e6)
+    answer_s = 127 / makerows.decode_tok_s(length)
+    assert reuse["usd_per_query"] == pytest.approx((makerows.hot_ttft_s(length) + answer_s) / 1000)
+    assert reuse["usd_per_prefill"] is None
+    assert decode["usd_per_mtok_out"] == pytest.approx(1e6 / makerows.decode_tok_s(length) / 1000)
+    assert decode["usd_per_prefill"] is None
+    assert decode["usd_per_mtok"] is None
+
+
+def test_no_price_no_dollars() -> None:
+    found = summary.summarise([makerows.row()], {})[0]
+    assert {found[name] for name in found if name.startswith("usd")} == {None}
+
+
+def test_mode_reuse_alone_knows_what_its_prefix_cost(tmp_path: Path) -> None:
+    """At 64Mi a second prefill, only to compare with, would be 11 hours."""
+    length = 1 << 18
+    resident = makerows.row("prefill", length) | {"mode": "reuse", "recipe_hash": makerows.row("reuse")["recipe_hash"]}
+    rows = [resident, *(makerows.row("reuse", length, request_index=i) for i in (1, 2))]
+    (found,) = summary.summarise(rows, {})
+    assert (found["n"], found["ttft_s_mean"]) == (2, pytest.approx(makerows.hot_ttft_s(length)))
+    assert found["prefix_ttft_s_mean"] == pytest.approx(makerows.ttft_s(length))
+    given = ReportInput("reuse", rows, [found])
+    assert evidence.amortisation(given).rows[0][1].sort == pytest.approx(
+        makerows.ttft_s(length) + 127 / makerows.decode_tok_s(length)
+    )
+    assert any("instead of" in sentence for sentence in narrative.narrative(given))
+    assert "amortisation" in draw.draw_all(FigureInput([found]), tmp_path)
+    both = summary.summarise([*rows, makerows.row("prefill", length, ttft_s=100.0)], {})
+    assert next(amortisation.amortisations(FigureInput(both)))[1] > 100, "cold prompts where there are any"
+    failed = makerows.bad_row("timeout", mode="reuse", length=length, role="cold")
+    assert summary.summarise([failed], {})[0]["prefix_ttft_s_mean"] is None

@@ -1,0 +1,333 @@
+"""What a run sets right before it starts: who holds what, stale locks, summaries that lack a point; and old reports."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from longctx.campaign.campaign import Campaign, from_dict
+from longctx.campaign.files import journal_path, output_path
+from longctx.campaign.point import Point
+from longctx.errors import LongctxError
+from longctx.measure import kv_limit
+from longctx.run import startup
+from longctx.run.marks import compared_mark, mark_compared, mark_stale, report_lags, stale_mark, summary_time
+from longctx.run.startup import before_run, settle_locks
+from longctx.storage import locks
+from longctx.storage.journal import Journal
+
+SCRIPTS = Path(startup.__file__).parents[2]
+STATE = Path(".snakemake")
+Start = Callable[..., "subprocess.Popen[str]"]
+RUN = """
+import sys
+from pathlib import Path
+from longctx.campaign import campaign as campaigns
+from longctx.run import startup
+model = {"source": "synthetic", "weights": "dummy"}
+campaign = campaigns.from_dict({"model": model, "lengths": [1024], "name": sys.argv[1]})
+startup.before_run(campaign, Path(".snakemake"), only_looks="looks" in sys.argv)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def campaign(**changes: Any) -> Campaign:
+    return from_dict(
+        {"model": {"source": "synthetic", "weights": "dummy"}, "lengths": [1024, 2048], "passes": 1} | changes
+    )
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(kv_limit.RUN_VARIABLE, "this run")
+    yield
+    end_run()
+
+
+def end_run() -> None:
+    for file in locks.held_files.values():
+        file.close()
+    locks.held_files.clear()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start runs of their own, which hold what they hold until they are killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str) -> "subprocess.Popen[str]":
+            process = subprocess.Popen(
+                [sys.executable, "-c", RUN, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            )  # fmt: skip
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            return process
+
+        yield start
+
+
+def lock() -> Path:
+    path = STATE / "locks" / "0.output.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    process.wait()
+
+
+def test_a_live_run_is_named_and_nothing_of_it_is_touched(start: Start) -> None:
+    other, left = start("default"), lock()
+    with pytest.raises(LongctxError) as caught:
+        before_run(campaign(), STATE)
+    assert str(caught.value).startswith(
+        f"another run (process {other.pid} on {os.uname().nodename}) is at work on results"
+    )
+    assert "report_now" in str(caught.value)
+    assert left.exists()
+
+
+def test_who_only_looks_is_let_in_and_keeps_nobody_out(start: Start) -> None:
+    start("default")
+    left = lock()
+    before_run(campaign(), STATE, only_looks=True)
+    assert left.exists()
+
+
+def test_a_look_that_goes_on_keeps_no_run_out(start: Start) -> None:
+    start("default", "looks")
+    before_run(campaign(), STATE)
+
+
+def test_what_a_killed_run_held_is_free(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    kill(start("default"))
+    left = lock()
+    before_run(campaign(), STATE)
+    assert not left.exists()
+    assert capsys.readouterr().err == "longctx: removed the lock that a killed run left; going on where it stopped\n"
+
+
+def test_two_campaigns_may_run_in_one_folder_and_keep_each_others_locks(start: Start) -> None:
+    start("other")
+    left = lock()
+    before_run(campaign(), STATE)
+    assert left.exists()
+
+
+def test_locks_of_another_host_stay() -> None:
+    left = lock()
+    (STATE / "longctx-run").write_text("login2 99")
+    said = settle_locks(STATE)
+    assert said == "a Snakemake on login2 (process 99) holds this folder's lock; if it is gone: snakemake --unlock"
+    assert left.exists()
+
+
+def test_without_locks_another_host_does_not_matter() -> None:
+    STATE.mkdir()
+    (STATE / "longctx-run").write_text("login2 99")
+    assert settle_locks(STATE) is None
+
+
+def test_a_disk_without_locks_stops_nobody_and_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    left = lock()
+    before_run(campaign(), STATE)
+    assert left.exists()
+
+
+def test_a_full_disk_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(startup.os, "write", full)
+    assert settle_locks(STATE) is None
+
+
+def make(*names: str, at_s: float = 1000.0) -> list[Path]:
+    paths = [Path("results") / f"{name}.parquet" for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1PAR1")
+        os.utime(path, (at_s, at_s))
+    return paths
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 cut sho", bytes(64)], ids=["empty", "head", "cut", "zeros"])
+def test_a_derived_file_that_is_cut_short_is_made_anew(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    torn, whole, measured = make("prompts/1Ki", "validation/1Ki", "measurements/1Ki/pass1")
+    torn.write_bytes(content)
+    measured.write_bytes(content)
+    before_run(campaign(), STATE)
+    assert capsys.readouterr().err == f"longctx: {torn}: damaged, so it is made anew where it is needed\n"
+    assert not torn.exists()
+    assert whole.exists()
+    assert measured.exists(), "a measured one is no derived one"
+
+
+def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> None:
+    torn, _ = make("summary", "servers/1Ki/pass1")
+    torn.write_bytes(b"")
+    journal = Journal(journal_path(campaign(), Point(1024, 1)))
+    journal.append("done", {"sha256": {}})
+    before_run(campaign(), STATE, only_looks=True)
+    assert torn.exists()
+    assert journal.path.exists()
+    assert not Path("results/status.json").exists()
+    end_run()
+    before_run(campaign(), STATE)
+    assert not torn.exists()
+    assert not journal.path.exists()
+    assert Path("results/status.json").exists()
+
+
+POINTS = ("measurements/1Ki/pass1", "measurements/2Ki/pass1")
+
+
+def newer(summary: Path) -> bool:
+    return stale_mark(campaign()).stat().st_mtime > summary.stat().st_mtime
+
+
+def test_a_whole_summary_stays_up_to_date() -> None:
+    *_, summary = make(*POINTS, "summary")
+    mark_stale(campaign())
+    assert not newer(summary)
+
+
+@pytest.mark.parametrize("at_s", [1000.0, 4e9], ids=["a while ago", "made when the clock was wrong"])
+def test_a_summary_that_lacks_a_point_is_out_of_date(at_s: float) -> None:
+    *_, summary = make(POINTS[0], "summary", at_s=at_s)
+    mark_stale(campaign())
+    assert newer(summary)
+
+
+def test_a_mark_of_the_same_moment_as_the_summary_is_no_proof() -> None:
+    *_, summary = make(POINTS[0], "summary")
+    mark_stale(campaign())
+    at_ns = stale_mark(campaign()).stat().st_mtime_ns
+    os.utime(summary, ns=(at_ns, at_ns))
+    mark_stale(campaign())
+    assert newer(summary)
+
+
+def test_the_mark_changes_its_content_since_snakemake_compares_it() -> None:
+    make(POINTS[0], "summary")
+    mark_stale(campaign())
+    first = stale_mark(campaign()).read_bytes()
+    os.environ[kv_limit.RUN_VARIABLE] = "next run"
+    make("summary", at_s=4e9)
+    mark_stale(campaign())
+    assert stale_mark(campaign()).read_bytes() != first
+
+
+def test_a_mark_newer_than_the_summary_is_left_alone() -> None:
+    make(POINTS[0], "summary")
+    mark_stale(campaign())
+    before = stale_mark(campaign()).stat()
+    mark_stale(campaign())
+    assert stale_mark(campaign()).stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_the_mark_of_the_compared_runs_changes_with_their_names_alone() -> None:
+    mark = compared_mark(campaign())
+    for others, changes in (([], False), (["a.csv"], True), (["a.csv"], False), (["a.csv", "b.csv"], True), ([], True)):
+        mark_compared(campaign(compare=others))
+        assert (mark.stat().st_mtime > 0) == changes, others
+        os.utime(mark, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("found_s", "made_s", "report_s", "lags"),
+    [(5, 9, 7, True), (None, 9, 7, True), (9, 9, 7, False), (5, 9, 9, False), (5, 9, None, False), (5, None, 7, False)],
+    ids=["older report", "first summary", "summary of before", "newer report", "no report", "no summary"],
+)
+def test_a_report_lags_where_this_run_made_a_newer_summary(
+    found_s: float | None, made_s: float | None, report_s: float | None, lags: bool
+) -> None:
+    (summary,) = make("summary")
+    for kind in ("md", "html"):
+        set_time(summary, found_s)
+        found = summary_time(campaign())
+        set_time(summary, made_s)
+        set_time(Path("results") / f"report.{kind}", report_s)
+        assert report_lags(campaign(), found) == lags
+        set_time(Path("results") / f"report.{kind}", None)
+
+
+def set_time(path: Path, at_s: float | None) -> None:
+    """Make the file as of that time, or remove it."""
+    path.touch()
+    path.unlink() if at_s is None else os.utime(path, (at_s, at_s))
+
+
+def test_a_campaign_without_a_summary_needs_no_mark_and_one_length_has_its_own() -> None:
+    make(POINTS[0])
+    mark_stale(campaign())
+    assert stale_mark(campaign()).stat().st_mtime == 0
+    one, two = make("lengths/1Ki", "lengths/2Ki")
+    mark_stale(campaign())
+    assert newer(two)
+    output_path(campaign(), Point(2048, 1), "measurements").parent.mkdir(parents=True)
+    make(POINTS[1])
+    one, two = make("lengths/1Ki", "lengths/2Ki", at_s=4e9)
+    mark_stale(campaign())
+    assert not newer(one)
+
+
+@pytest.fixture
+def small() -> Campaign:
+    found = campaign(lengths=["1Ki", "2Ki", "4Ki"], passes=2)
+    kv_limit.remember_limit(found, Point(2048, 1), "the KV cache holds 1500 tokens at most")
+    return found
+
+
+def test_what_did_not_fit_is_not_tried_again_nor_anything_longer(small: Campaign) -> None:
+    assert kv_limit.why_skipped(small, Point(1024, 2)) is None
+    for point in (Point(2048, 2), Point(4096, 1)):
+        assert kv_limit.why_skipped(small, point) == (
+            "skipped, since 2Ki did not fit earlier in this run: the KV cache holds 1500 tokens at most"
+        )
+
+
+def test_the_shortest_that_did_not_fit_counts(small: Campaign) -> None:
+    kv_limit.remember_limit(small, Point(4096, 1), "too long")
+    assert kv_limit.why_skipped(small, Point(2048, 2)) is not None
+    kv_limit.remember_limit(small, Point(1024, 1), "even this")
+    assert "1Ki did not fit earlier in this run: even this" in str(kv_limit.why_skipped(small, Point(2048, 2)))
+
+
+def test_another_run_tries_again(small: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kv_limit.RUN_VARIABLE, "next run")
+    assert kv_limit.why_skipped(small, Point(4096, 1)) is None
+
+
+def test_another_mode_and_another_recipe_are_tried(small: Campaign) -> None:
+    assert kv_limit.why_skipped(small, Point(4096, 1, "decode_only")) is None
+    other = campaign(lengths=["4Ki"], serve={"kv_cache_dtype": "fp8"})
+    assert kv_limit.why_skipped(other, Point(4096, 1)) is None
+
+
+def test_outside_a_run_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(kv_limit.RUN_VARIABLE)
+    kv_limit.remember_limit(campaign(), Point(1024, 1), "no")
+    assert kv_limit.why_skipped(campaign(), Point(2048, 1)) is None
+    assert not Path("results").exists()
+
+
+def test_a_damaged_note_is_no_note(small: Campaign) -> None:
+    (path,) = Path("results/journal").glob(".limit-*")
+    path.write_text('{"run": ')
+    assert kv_limit.why_skipped(small, Point(4096, 1)) is None

