@@ -95,10 +95,14 @@ def standalone(args: argparse.Namespace) -> CampaignPlan:
         raise LongctxError("--gpu: missing; name a GPU of resources/hardware/gpus.csv, such as H200")
     geometry, hardware = read_geometry(args.model), load_hardware(args.gpu, args.count)
     settings = Settings(
-        kv_dtype=args.kv_dtype, gpu_memory_utilization=args.gpu_memory_utilization, batched_tokens=args.batched_tokens,
-        max_new_tokens=args.max_new_tokens, headroom_tokens=args.headroom, passes=args.passes,
+        kv_dtype=args.kv_dtype,
+        gpu_memory_utilization=args.gpu_memory_utilization,
+        batched_tokens=args.batched_tokens,
+        max_new_tokens=args.max_new_tokens,
+        headroom_tokens=args.headroom,
+        passes=args.passes,
         aiter_version=args.aiter_version,
-    )  # fmt: skip
+    )
     parallelism = split_of(args, geometry)
     lengths = parse_lengths(args.lengths)
     rows = plan_points(
@@ -164,9 +168,14 @@ def main() -> None:
     if args.figure:
         synthetic = campaign is not None and campaign.synthetic_weights
         kv_cache.draw(
-            plan.geometry, plan.hardware, plan.parallelism, plan.settings, plan.lengths, args.figure.with_suffix(""),
+            plan.geometry,
+            plan.hardware,
+            plan.parallelism,
+            plan.settings,
+            plan.lengths,
+            args.figure.with_suffix(""),
             synthetic_weights=synthetic,
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,10 @@ def fake_program(plan: dict[str, Any]) -> Iterator[tuple[str, subprocess.Popen[s
         port = listener.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, fakeserver.__file__, "--port", str(port), "--model", "fake"],
-        env={**os.environ, "FAKE_PLAN": json.dumps(plan)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, "FAKE_PLAN": json.dumps(plan)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         for line in process.stdout:

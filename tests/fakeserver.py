@@ -90,8 +90,10 @@ class Handler(BaseHTTPRequestHandler):
             self.reply_json(200, {"version": plan.get("version", "0.32.0")})
         elif self.path == "/v1/models":
             names = [plan["model_id"]] if "model_id" in plan else [self.state.model, *self.state.aliases]
-            entries = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": self.state.max_model_len}
-                       for name in names]  # fmt: skip
+            entries = [
+                {"id": name, "object": "model", "owned_by": "vllm", "max_model_len": self.state.max_model_len}
+                for name in names
+            ]
             self.reply_json(200, {"object": "list", "data": entries})
         elif self.path == "/metrics" and plan.get("metrics", True):
             self.reply(200, metrics_text(self.state, plan).encode(), "text/plain; version=0.0.4")
@@ -148,8 +150,11 @@ class Completion:
         if "http_status" in plan:
             return self._refuse(plan["http_status"], plan.get("http_message", "told to fail"))
         if len(self.ids) + request["max_tokens"] > self.state.max_model_len:
-            return self._refuse(400, f"This model's maximum context length is {self.state.max_model_len} tokens. "
-                                f"However, your prompt contains {len(self.ids)} input tokens.")  # fmt: skip
+            return self._refuse(
+                400,
+                f"This model's maximum context length is {self.state.max_model_len} tokens. "
+                f"However, your prompt contains {len(self.ids)} input tokens.",
+            )
         if plan.get("jit_line") or (plan.get("jit_first") and self.index == 0):
             log("WARNING [jit_monitor.py:103] Triton kernel JIT compilation during inference: _fwd_kernel")
         self._stream(bool(continuous) and plan.get("usage", "continuous") == "continuous")
@@ -193,10 +198,14 @@ class Completion:
 
     def _record(self) -> None:
         truth = {
-            "count": len(self.ids), "sha256": hashlib.sha256(self.ids.tobytes()).hexdigest(), "cached": self.cached,
-            "prefill_s": self.prefill_s, "decode_s": (self.tokens - 1) * self.itl_s, "pid": os.getpid(),
+            "count": len(self.ids),
+            "sha256": hashlib.sha256(self.ids.tobytes()).hexdigest(),
+            "cached": self.cached,
+            "prefill_s": self.prefill_s,
+            "decode_s": (self.tokens - 1) * self.itl_s,
+            "pid": os.getpid(),
             **{key: self.request.get(key) for key in ("max_tokens", "temperature", "ignore_eos")},
-        }  # fmt: skip
+        }
         self.state.truth.append(truth)
         if "requests_log" in self.plan:
             with open(self.plan["requests_log"], "a") as file:
@@ -292,10 +301,17 @@ class Completion:
         external = self.state.connector.get("kv_connector") == "DecodeBenchConnector" or self._checkpoint()
         with self.state.lock:
             self.state.count(
-                prefill_s=self.prefill_s, decode_s=(self.made - 1) * self.itl_s, queue_s=1e-5, ttft_s=self.prefill_s,
-                prompt_tokens=len(self.ids), generation_tokens=self.made, requests=1, iterations=self.made,
-                cached=0 if external else self.cached, external=self.cached if external else 0,
-            )  # fmt: skip
+                prefill_s=self.prefill_s,
+                decode_s=(self.made - 1) * self.itl_s,
+                queue_s=1e-5,
+                ttft_s=self.prefill_s,
+                prompt_tokens=len(self.ids),
+                generation_tokens=self.made,
+                requests=1,
+                iterations=self.made,
+                cached=0 if external else self.cached,
+                external=self.cached if external else 0,
+            )
 
     def _event(self, content: dict[str, Any]) -> None:
         end = "\r\n" if self.plan.get("crlf") else "\n"
@@ -351,11 +367,16 @@ def main() -> None:
     arguments = parse_arguments()
     names = arguments.served_model_name or [arguments.model]
     state = State(
-        os.environ.get("FAKE_PLAN", ""), names[0], arguments.max_model_len,
-        arguments.enable_prefix_caching, arguments.enable_prompt_tokens_details, arguments.kv_cache_dtype,
-        arguments.attention_backend, arguments.kv_transfer_config or {},
+        os.environ.get("FAKE_PLAN", ""),
+        names[0],
+        arguments.max_model_len,
+        arguments.enable_prefix_caching,
+        arguments.enable_prompt_tokens_details,
+        arguments.kv_cache_dtype,
+        arguments.attention_backend,
+        arguments.kv_transfer_config or {},
         aliases=names[1:],
-    )  # fmt: skip
+    )
     state.die = lambda: os.kill(os.getpid(), signal.SIGKILL)
     plan = state.plan()
     if plan.get("ignore_term"):
@@ -394,8 +415,10 @@ def announce(state: State, plan: dict[str, Any]) -> None:
         print(KV_TOO_SMALL.format(length=state.max_model_len, capacity=state.capacity()), flush=True)
         sys.exit(1)
     concurrency = state.capacity() / state.max_model_len
-    log(f"GPU KV cache size: {state.capacity():,} tokens, Maximum concurrency for {state.max_model_len:,} tokens "
-        f"per request: {concurrency:.2f}x")  # fmt: skip
+    log(
+        f"GPU KV cache size: {state.capacity():,} tokens, Maximum concurrency for {state.max_model_len:,} tokens "
+        f"per request: {concurrency:.2f}x"
+    )
 
 
 if __name__ == "__main__":

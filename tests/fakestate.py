@@ -93,12 +93,16 @@ def metrics_text(state: State, plan: dict[str, Any]) -> str:
             "gpu_cache_usage_perc" if old else "kv_cache_usage_perc": usage if engine == 0 else 0.0,
         }
         names = {
-            "request_prefill_time_seconds_sum": "prefill_s", "request_decode_time_seconds_sum": "decode_s",
-            "request_queue_time_seconds_sum": "queue_s", "time_to_first_token_seconds_sum": "ttft_s",
-            f"{itl}_sum": "decode_s", "prompt_tokens_total": "prompt_tokens",
-            "generation_tokens_total": "generation_tokens", "request_success_total": "requests",
+            "request_prefill_time_seconds_sum": "prefill_s",
+            "request_decode_time_seconds_sum": "decode_s",
+            "request_queue_time_seconds_sum": "queue_s",
+            "time_to_first_token_seconds_sum": "ttft_s",
+            f"{itl}_sum": "decode_s",
+            "prompt_tokens_total": "prompt_tokens",
+            "generation_tokens_total": "generation_tokens",
+            "request_success_total": "requests",
             "iteration_tokens_total_count": "iterations",
-        }  # fmt: skip
+        }
         if not old:
             names |= {"prefix_cache_hits_total": "cached", "external_prefix_cache_hits_total": "external"}
         values |= {name: counters.get(key, 0.0) / engines for name, key in names.items()}

@@ -31,12 +31,22 @@ def report_input(results: Path, faults: bool = True) -> ReportInput:
     subtitle = "Kimi Linear 48B-A3B · 1 × NVIDIA H200 · vLLM 0.25.1 · fp8_e4m3 KV"
     drawn = draw.draw_all(look.FigureInput(summarised, fits, [published], subtitle, price), results / "figures")
     return ReportInput(
-        name="h200", rows=rows, summary=summarised, fits=fits, plan=plan, servers=servers,
-        validation=makerows.validation(), recipe=RECIPE, command=COMMAND,
+        name="h200",
+        rows=rows,
+        summary=summarised,
+        fits=fits,
+        plan=plan,
+        servers=servers,
+        validation=makerows.validation(),
+        recipe=RECIPE,
+        command=COMMAND,
         comparisons=[comparison.compare(ours, published, normalise=per_gpu) for per_gpu in (False, True)],
-        price=price, figures={name: results / "figures" / name for name in drawn}, results=results, subtitle=subtitle,
+        price=price,
+        figures={name: results / "figures" / name for name in drawn},
+        results=results,
+        subtitle=subtitle,
         revision="0123456789abcdef",
-    )  # fmt: skip
+    )
 
 
 def _path(results: Path, table: str, row: dict[str, object]) -> Path:

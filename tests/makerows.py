@@ -48,20 +48,44 @@ def row(mode: str = "prefill", length: int = 4096, pass_index: int = 1, **change
     overhead = 0.008 + 8e-7 * length
     rate = decode_tok_s(length)
     made = {
-        "campaign": "h200", "recipe_hash": f"5f0c1d2e3a4b{mode[:4]}", "mode": mode,
+        "campaign": "h200",
+        "recipe_hash": f"5f0c1d2e3a4b{mode[:4]}",
+        "mode": mode,
         "role": {"prefill": "cold", "reuse": "reuse", "decode_only": "decode_only"}[mode],
-        "length": length, "pass_index": pass_index, "request_index": 1 if reuse else 0, "status": "ok",
-        "prompt_sha256": f"{length:064x}", "prompt_tokens": length, "completion_tokens": 128, "max_new_tokens": 128,
-        "cached_tokens": length - 64 if reuse else 0, "temperature": 0.0, "ignore_eos": True,
-        "ttft_s": ttft, "prefill_s": ttft and max(ttft - overhead, ttft / 2), "queue_s": ttft and 0.0002,
-        "e2e_s": (ttft or 0.0) + 127 / rate, "decode_tok_s": rate, "decode_client_tok_s": rate * 0.998,
-        "decode_source": "server", "chunks": 128, "coalesced": length >= 1 << 20, "jit_events": 0,
-        "energy_j": ((ttft or 0.0) + 127 / rate) * 640, "energy_decode_j": 127 / rate * 640,
-        "power_mean_w": 640.0, "power_gap_s": 0.0,
-        "synthetic_weights": True, "filled_kv": decode_only, "started_at": STARTED + timedelta(seconds=length / 500),
-        "server_counters": json.dumps({"vllm:request_prefill_time_seconds_sum": [0.0, ttft]}), "log_lines": [],
-        **SERVER, **HOST, "max_model_len": length + 16384,
-    }  # fmt: skip
+        "length": length,
+        "pass_index": pass_index,
+        "request_index": 1 if reuse else 0,
+        "status": "ok",
+        "prompt_sha256": f"{length:064x}",
+        "prompt_tokens": length,
+        "completion_tokens": 128,
+        "max_new_tokens": 128,
+        "cached_tokens": length - 64 if reuse else 0,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "ttft_s": ttft,
+        "prefill_s": ttft and max(ttft - overhead, ttft / 2),
+        "queue_s": ttft and 0.0002,
+        "e2e_s": (ttft or 0.0) + 127 / rate,
+        "decode_tok_s": rate,
+        "decode_client_tok_s": rate * 0.998,
+        "decode_source": "server",
+        "chunks": 128,
+        "coalesced": length >= 1 << 20,
+        "jit_events": 0,
+        "energy_j": ((ttft or 0.0) + 127 / rate) * 640,
+        "energy_decode_j": 127 / rate * 640,
+        "power_mean_w": 640.0,
+        "power_gap_s": 0.0,
+        "synthetic_weights": True,
+        "filled_kv": decode_only,
+        "started_at": STARTED + timedelta(seconds=length / 500),
+        "server_counters": json.dumps({"vllm:request_prefill_time_seconds_sum": [0.0, ttft]}),
+        "log_lines": [],
+        **SERVER,
+        **HOST,
+        "max_model_len": length + 16384,
+    }
     if ttft:
         made["overhead_s"] = ttft - made["prefill_s"] - 0.0002
     if made["coalesced"] is False:
@@ -71,9 +95,22 @@ def row(mode: str = "prefill", length: int = 4096, pass_index: int = 1, **change
 
 def bad_row(reason: str, status: str = "failed", detail: str = "", **changes: Any) -> dict[str, Any]:
     """Return a failed or doubtful row: no headline values."""
-    values = ("ttft_s", "prefill_s", "queue_s", "overhead_s", "e2e_s", "decode_tok_s", "decode_client_tok_s",
-              "decode_source", "itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s", "energy_j",
-              "energy_decode_j")  # fmt: skip
+    values = (
+        "ttft_s",
+        "prefill_s",
+        "queue_s",
+        "overhead_s",
+        "e2e_s",
+        "decode_tok_s",
+        "decode_client_tok_s",
+        "decode_source",
+        "itl_p50_s",
+        "itl_p90_s",
+        "itl_p99_s",
+        "itl_max_s",
+        "energy_j",
+        "energy_decode_j",
+    )
     made = row(**changes)
     return made | dict.fromkeys(values) | {"status": status, "reason": reason, "reasons": [reason], "detail": detail}
 
@@ -114,10 +151,19 @@ def _with_faults(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     died = "EngineCore died: torch.OutOfMemoryError: <tried> to allocate 2.00 GiB & failed"
     rows.append(bad_row("server_died", length=1 << 20, pass_index=3) | {"detail": died})
     marked = next(r for r in rows if r["mode"] == "prefill" and r["length"] == 1 << 19 and r["role"] == "cold")
-    marked |= {"ttft_s": None, "prefill_s": None, "overhead_s": None, "queue_s": None,
-               "reason": "resumed", "reasons": ["resumed"], "cached_tokens": 262_144, "resumed_from": 262_144,
-               "stitched_prefill_s": 34.4, "stitched_error_s": 0.9,
-               "detail": "prefill took 262144 tokens back from a checkpoint"}  # fmt: skip
+    marked |= {
+        "ttft_s": None,
+        "prefill_s": None,
+        "overhead_s": None,
+        "queue_s": None,
+        "reason": "resumed",
+        "reasons": ["resumed"],
+        "cached_tokens": 262_144,
+        "resumed_from": 262_144,
+        "stitched_prefill_s": 34.4,
+        "stitched_error_s": 0.9,
+        "detail": "prefill took 262144 tokens back from a checkpoint",
+    }
     slow = next(r for r in rows if r["mode"] == "reuse" and r["role"] == "reuse" and r["length"] == 1 << 18)
     slow["ttft_s"] *= 3
     return rows
@@ -135,15 +181,26 @@ def plan() -> list[dict[str, Any]]:
     made = []
     for mode, lengths in (("prefill", ladder("1Ki", "2Mi")), ("decode_only", ladder("1Ki", "16Mi"))):
         for n in lengths:
-            made.append({
-                "mode": mode, "length": n, "kv_bytes_per_rank": 4032 * n, "state_bytes_per_rank": 43 << 20,
-                "weight_bytes_per_rank": 98_357_000_000, "capacity_tokens": 9_830_000, "fits": n < 9_830_000,
-                "ttft_bound_s": 0.7 * ttft_s(n) - 0.05, "decode_bound_tok_s": 2 * decode_tok_s(n),
-                "est_ttft_s": 1.04 * ttft_s(n), "est_ttft_low_s": 0.9 * ttft_s(n), "est_ttft_high_s": 1.2 * ttft_s(n),
-                "est_source": "measured 1Ki..64Ki", "est_hours": ttft_s(n) / 1200,
-                "reason": None if n < 9_830_000 else "16Mi in fp8_e4m3 needs 63.0 GiB of KV, 36.9 GiB are left",
-                "mend": None if n < 9_830_000 else "2 GPUs with decode context parallelism 2 would hold it",
-            })  # fmt: skip
+            made.append(
+                {
+                    "mode": mode,
+                    "length": n,
+                    "kv_bytes_per_rank": 4032 * n,
+                    "state_bytes_per_rank": 43 << 20,
+                    "weight_bytes_per_rank": 98_357_000_000,
+                    "capacity_tokens": 9_830_000,
+                    "fits": n < 9_830_000,
+                    "ttft_bound_s": 0.7 * ttft_s(n) - 0.05,
+                    "decode_bound_tok_s": 2 * decode_tok_s(n),
+                    "est_ttft_s": 1.04 * ttft_s(n),
+                    "est_ttft_low_s": 0.9 * ttft_s(n),
+                    "est_ttft_high_s": 1.2 * ttft_s(n),
+                    "est_source": "measured 1Ki..64Ki",
+                    "est_hours": ttft_s(n) / 1200,
+                    "reason": None if n < 9_830_000 else "16Mi in fp8_e4m3 needs 63.0 GiB of KV, 36.9 GiB are left",
+                    "remedy": None if n < 9_830_000 else "2 GPUs with decode context parallelism 2 would hold it",
+                }
+            )
     return made
 
 
@@ -161,17 +218,34 @@ def servers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         run = f"pass{r['pass_index']}" if r["mode"] == "prefill" else f"{r['mode']}-pass{r['pass_index']}"
         log_path = f"results/h200/logs/{format_length(r['length'])}/{run}.server.log"
         command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m", "--kv-cache-dtype", "fp8_e4m3"]
-        made.setdefault((r["mode"], r["length"], r["pass_index"]), {field: r.get(field) for field in kept} | {
-            "command": command, "contract": json.dumps(contract), "log_path": log_path, "status": "ok",
-            "env": json.dumps({"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}),
-        })  # fmt: skip
+        made.setdefault(
+            (r["mode"], r["length"], r["pass_index"]),
+            {field: r.get(field) for field in kept}
+            | {
+                "command": command,
+                "contract": json.dumps(contract),
+                "log_path": log_path,
+                "status": "ok",
+                "env": json.dumps({"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}),
+            },
+        )
     return list(made.values())
 
 
 def validation(cycled_from: int = 1 << 20) -> list[dict[str, Any]]:
     """Return tables.VALIDATION rows; from `cycled_from` tokens on, the corpus was used twice."""
     return [
-        {"length": n, "target": n, "counted": n, "ids_in_range": True, "special_ids": 0, "undecodable_ids": 0,
-         "round_trip": True, "cycles": 2 if n >= cycled_from else 1, "prompt_sha256": f"{n:064x}", "ok": True}
+        {
+            "length": n,
+            "target": n,
+            "counted": n,
+            "ids_in_range": True,
+            "special_ids": 0,
+            "undecodable_ids": 0,
+            "round_trip": True,
+            "cycles": 2 if n >= cycled_from else 1,
+            "prompt_sha256": f"{n:064x}",
+            "ok": True,
+        }
         for n in ladder("1Ki", "2Mi")
-    ]  # fmt: skip
+    ]

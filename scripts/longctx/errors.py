@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one sentence each, saying what, where, and the mend."""
+"""Errors that a user can correct: one sentence each, saying what, where, and the remedy."""
 
 
 class LongctxError(Exception):

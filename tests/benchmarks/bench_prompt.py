@@ -102,9 +102,22 @@ def worker(args: argparse.Namespace) -> None:
 
 def measure(kind: str, engine: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     work = Path(args.work)
-    command = [sys.executable, __file__, "--worker", kind, "--corpus", args.corpus, "--tokens", str(args.tokens),
-               "--tokenizer", str(folder), "--stream", str(work / f"{engine}.stream.parquet"),
-               "--prompt", str(work / f"{engine}.prompt.parquet")]  # fmt: skip
+    command = [
+        sys.executable,
+        __file__,
+        "--worker",
+        kind,
+        "--corpus",
+        args.corpus,
+        "--tokens",
+        str(args.tokens),
+        "--tokenizer",
+        str(folder),
+        "--stream",
+        str(work / f"{engine}.stream.parquet"),
+        "--prompt",
+        str(work / f"{engine}.prompt.parquet"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{engine} {kind}: {done.stderr[-800:]}")

@@ -29,9 +29,11 @@ def real(folder: Path) -> pipelines.Pipeline:
     folder.mkdir()
     made = pipelines.make(folder)
     made.configure(
-        lengths=["1Ki", "2Ki"], passes=2, repeats={"count": 2, "up_to": "2Ki"},
+        lengths=["1Ki", "2Ki"],
+        passes=2,
+        repeats={"count": 2, "up_to": "2Ki"},
         serve={"python": str(TESTS.parent / ".venv-vllm" / "bin" / "python"), "start_timeout_s": 300},
-    )  # fmt: skip
+    )
     return made
 
 
@@ -61,10 +63,15 @@ def main() -> None:
             finally:
                 violated.end()
             done += len(harness.killed)
-            print(f"campaign {campaigns}: {len(harness.killed)} kills in {time.monotonic() - start:.0f} s:"
-                  f" {', '.join(harness.killed)}", flush=True)  # fmt: skip
-    print(f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process and no"
-          " shared memory left, and each summary equals the undisturbed one in all but times")  # fmt: skip
+            print(
+                f"campaign {campaigns}: {len(harness.killed)} kills in {time.monotonic() - start:.0f} s:"
+                f" {', '.join(harness.killed)}",
+                flush=True,
+            )
+    print(
+        f"{done} kills in {campaigns} campaigns (seed {seed}): no row lost or doubled, no process and no"
+        " shared memory left, and each summary equals the undisturbed one in all but times"
+    )
 
 
 if __name__ == "__main__":

@@ -44,8 +44,12 @@ class Sweep:
         target = f"results/{CAMPAIGN}/{target}"
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--cores", "1", target],
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, target: str) -> None:
         with self.start(target) as process:
@@ -65,14 +69,20 @@ def sweeps(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     config = {
         "lengths": list(LENGTHS),
         "serve": {
-            "python": str(VLLM_PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True,
+            "python": str(VLLM_PYTHON),
+            "kv_cache_dtype": "fp8_e4m3",
+            "cpu_kv_cache_gib": 1,
+            "enforce_eager": True,
             "scope": "campaign",  # one start each: the stand-in's tests start and end a server for every point
         },
         "container": {
-            "engine": "podman", "image": IMAGE, "python": str(VLLM_PYTHON), "pass_env": [],
+            "engine": "podman",
+            "image": IMAGE,
+            "python": str(VLLM_PYTHON),
+            "pass_env": [],
             "mounts": python_mounts(VLLM_PYTHON),
         },
-    }  # fmt: skip
+    }
     made = {}
     for launcher, target in (("container", "report.md"), ("local", "summary.parquet")):
         made[launcher] = Sweep(tmp_path_factory.mktemp(launcher), config | {"launcher": launcher})
@@ -137,10 +147,12 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
     sweep = Sweep(
         tmp_path / "work",
         {
-            "lengths": [256], "launcher": "container", "serve": {"env": env, "contract": "warn"},
+            "lengths": [256],
+            "launcher": "container",
+            "serve": {"env": env, "contract": "warn"},
             "container": stand_in(mounts=[f"{tmp_path}:{tmp_path}:ro"]),
         },
-    )  # fmt: skip
+    )
     with sweep.start("summary.parquet") as process:
         try:
             wait_until(engine.containers, "a container is started", 120.0)

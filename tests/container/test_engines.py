@@ -52,9 +52,14 @@ def recipe(tmp_path: Path, **plan: Any) -> Recipe:
 
 def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) -> Any:
     return serve(
-        asked or recipe(tmp_path), Launcher("container", options), run_dir=tmp_path / "run",
-        log_path=tmp_path / "log", campaign=CAMPAIGN, start_timeout_s=60, contract="warn",
-    )  # fmt: skip
+        asked or recipe(tmp_path),
+        Launcher("container", options),
+        run_dir=tmp_path / "run",
+        log_path=tmp_path / "log",
+        campaign=CAMPAIGN,
+        start_timeout_s=60,
+        contract="warn",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +82,10 @@ def owner(tmp_path: Path, options: dict[str, Any], **plan: Any) -> Iterator[subp
     asked = recipe(tmp_path, **plan)
     given = {
         "recipe": {"model": asked.model, "served_name": "m", "max_model_len": 2048, "env": asked.env},
-        "options": options, "run_dir": str(tmp_path / "run"), "log": str(tmp_path / "log"),
-    }  # fmt: skip
+        "options": options,
+        "run_dir": str(tmp_path / "run"),
+        "log": str(tmp_path / "log"),
+    }
     code = OWNER.format(scripts=str(ROOT / "scripts"), campaign=CAMPAIGN)
     with subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(given)], stdout=subprocess.PIPE, text=True, start_new_session=True

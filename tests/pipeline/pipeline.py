@@ -93,16 +93,24 @@ class Pipeline:
     @property
     def environment(self) -> dict[str, str]:
         return os.environ | {
-            "FAKE_PLAN": str(self.folder / "plan.json"), "FAKE_PYTHON": sys.executable, "LONGCTX_TEST": self.mark,
-        }  # fmt: skip
+            "FAKE_PLAN": str(self.folder / "plan.json"),
+            "FAKE_PYTHON": sys.executable,
+            "LONGCTX_TEST": self.mark,
+        }
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start Snakemake as the leader of a group of its own, as a shell does; its output goes to a file."""
         with open(self.folder / "output.txt", "w") as output:
             return subprocess.Popen(
-                [SNAKEMAKE, "--cores", "1", *arguments], cwd=self.folder, env=self.environment, stdout=output,
-                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, process_group=0,
-            )  # fmt: skip
+                [SNAKEMAKE, "--cores", "1", *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                process_group=0,
+            )
 
     def finish(self, process: "subprocess.Popen[str]") -> Finished:
         code = process.wait(PATIENCE_S)
@@ -119,9 +127,14 @@ class Pipeline:
 
     def tool(self, *command: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
             check=False,
-        )  # fmt: skip
+        )
 
     def requests(self) -> list[tuple[int, str]]:
         """(length, sha256 of the ids) of every measured request that reached a server, in order."""

@@ -53,10 +53,27 @@ def encrypt(server: FakeServer, folder: Path) -> Path:
         pytest.skip("openssl is not installed: no certificate can be made")
     file = folder / "certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", file],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            file,
+        ],
+        check=True,
+        capture_output=True,
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, folder / "key.pem")
     server._httpd.socket = context.wrap_socket(server._httpd.socket, server_side=True)
@@ -142,7 +159,7 @@ def test_what_it_cannot_take_is_not_sent(prepared: Pipeline, theirs: Theirs) -> 
     assert max(truth["count"] for truth in server.truth) <= 300, "warm-ups keep to it as well"
     assert failures(prepared) == {
         ("over_max_length", "the server accepts 300 tokens at most, this point needs 518; nothing was sent")
-    }  # fmt: skip
+    }
     assert [(row["length"], row["n"], row["n_failed"]) for row in prepared.summary()] == [(256, 1, 0), (512, 0, 1)]
 
 
@@ -168,9 +185,14 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     ],
 )
 def test_what_is_wrong_is_one_sentence(
-    prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch, key: str | None, options: dict[str, str],
-    reason: str, sentence: str,
-) -> None:  # fmt: skip
+    prepared: Pipeline,
+    theirs: Theirs,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    options: dict[str, str],
+    reason: str,
+    sentence: str,
+) -> None:
     if key:
         monkeypatch.setenv("THEIR_KEY", key)
     server = theirs({"api_key": KEY})
@@ -235,8 +257,11 @@ def test_silence_without_metrics_ends_at_its_own_limit(prepared: Pipeline, their
     server = theirs({"metrics": False, "by_max_tokens": {str(NEW_TOKENS): {"hang": True}}})
     done = measure(prepared, server.url)
     assert done.code != 0
-    (row,) = [record.data for record in prepared.journal("256/pass1") if record.data.get("role") == "cold" and
-              record.kind == "row"]  # fmt: skip
+    (row,) = [
+        record.data
+        for record in prepared.journal("256/pass1")
+        if record.data.get("role") == "cold" and record.kind == "row"
+    ]
     assert (row["status"], row["reason"], row.get("ttft_s")) == ("failed", "timeout", None)
 
 

@@ -73,15 +73,18 @@ def ran(prepared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The campaign of all faults, run with secrets in the environment; of 512 tokens every request is refused."""
     pipeline = copy(prepared_folder, tmp_path_factory.mktemp("faults") / "work")
     pipeline.configure(
-        passes=len(FAULTS), max_new_tokens=TOKENS, serve={"scope": "campaign"},
-    )  # fmt: skip
+        passes=len(FAULTS),
+        max_new_tokens=TOKENS,
+        serve={"scope": "campaign"},
+    )
     refused = {"by_max_tokens": {str(TOKENS): {"http_status": 400, "http_message": "no such request"}}}
     # Tokens far enough apart for a busy machine to read each by itself.
     spoilt = {"itl_s": 0.02, "by_max_tokens": {str(TOKENS): {"by_turn": turns()}}}
     pipeline.faults(
-        by_length={"256": spoilt, "512": refused}, by_request={"0": {"jit_line": True, "first_slow_s": 1.0}},
+        by_length={"256": spoilt, "512": refused},
+        by_request={"0": {"jit_line": True, "first_slow_s": 1.0}},
         say=f"the token is {SECRETS['HF_TOKEN']} and the key {SECRETS['OPENAI_API_KEY']}",
-    )  # fmt: skip
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SECRETS.items():
             patch.setenv(name, value)
@@ -140,8 +143,11 @@ def requests(pipeline: Pipeline) -> list[dict[str, Any]]:
 def test_rates_come_from_token_counts_and_never_from_chunks(faulty: Pipeline) -> None:
     (row,) = rows_of(faulty, PASSES["coalesced"])
     assert row["decode_tok_s"] == pytest.approx(1 / 0.025)
-    samples = next(record.data for record in faulty.journal(PASSES["coalesced"]) if record.kind == "trace" and
-                   record.data["role"] == "cold")["samples"]  # fmt: skip
+    samples = next(
+        record.data
+        for record in faulty.journal(PASSES["coalesced"])
+        if record.kind == "trace" and record.data["role"] == "cold"
+    )["samples"]
     assert [sample["tokens"] for sample in samples] == [4, 4, 4, 4]
     assert row["decode_client_tok_s"] == pytest.approx(12 / (samples[-1]["elapsed_s"] - samples[0]["elapsed_s"]))
 

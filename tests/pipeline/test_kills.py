@@ -99,9 +99,14 @@ def test_a_reader_that_goes_stops_nothing(three: Pipeline, make: Callable[[], tu
     ours, theirs = make()
     command = [str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", TARGET]
     snakemake = subprocess.Popen(
-        command, cwd=three.folder, env=three.environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        command,
+        cwd=three.folder,
+        env=three.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
         start_new_session=True,
-    )  # fmt: skip
+    )
     os.close(theirs)
     try:
         until(lambda: third_request(three), lambda: str(three.status()))
@@ -129,8 +134,12 @@ def test_a_server_that_hangs_costs_its_point_and_the_next_one_gets_a_fresh_serve
     prepared.faults(by_length={"256": {"by_max_tokens": {"6": {"hang": True}}}})
     failed = prepared.run("results/summary.parquet")
     assert failed.code != 0
-    cold = [record.data for point in ("256/pass1", "512/pass1") for record in prepared.journal(point)
-            if record.kind == "row" and record.data["role"] == "cold"]  # fmt: skip
+    cold = [
+        record.data
+        for point in ("256/pass1", "512/pass1")
+        for record in prepared.journal(point)
+        if record.kind == "row" and record.data["role"] == "cold"
+    ]
     stalled, sound = cold
     assert sound["status"] == "ok"
     assert (stalled["status"], stalled["reason"], stalled.get("ttft_s")) == ("failed", "timeout", None)

@@ -27,13 +27,16 @@ def with_checkpoints(pipeline: Pipeline, plugin: Path) -> Pipeline:
     """Tell the campaign nothing of the CPU: it refuses checkpoints there, where only the plugin makes them work."""
     del pipeline.config["serve"]["cpu_kv_cache_gib"]
     pipeline.configure(
-        lengths=["64Ki"], checkpoint={"dir": "checkpoints", "cpu_gib": 0.25},
+        lengths=["64Ki"],
+        checkpoint={"dir": "checkpoints", "cpu_gib": 0.25},
         serve={
-            "python": str(PYTHON), "start_timeout_s": 300, "max_num_batched_tokens": 1024,
+            "python": str(PYTHON),
+            "start_timeout_s": 300,
+            "max_num_batched_tokens": 1024,
             "extra_args": ["--distributed-executor-backend", "uni"],
             "env": {"PYTHONPATH": str(plugin), "VLLM_CPU_KVCACHE_SPACE": "1"},
         },
-    )  # fmt: skip
+    )
     return pipeline
 
 

@@ -36,10 +36,27 @@ def theirs(model: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A server as somebody else starts it: prefix caching on, no token details, a name of its own."""
     port = choose_port()
     command = [
-        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "theirs",
-        "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--load-format", "dummy",
-        "--enforce-eager", "--distributed-executor-backend", "uni", "--max-num-seqs", "4",
-    ]  # fmt: skip
+        PYTHON,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--served-model-name",
+        "theirs",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "4096",
+        "--load-format",
+        "dummy",
+        "--enforce-eager",
+        "--distributed-executor-backend",
+        "uni",
+        "--max-num-seqs",
+        "4",
+    ]
     env = os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -71,17 +88,34 @@ def test_it_is_measured_and_left_running(
 ) -> None:
     url, process = theirs
     config = {
-        "lengths": list(LENGTHS), "passes": 2, "max_new_tokens": 16, "corpus": {"source": str(ROOT / "scripts")},
-        "model": {"source": str(model), "weights": "dummy"}, "launcher": "external", "external": {"url": url},
+        "lengths": list(LENGTHS),
+        "passes": 2,
+        "max_new_tokens": 16,
+        "corpus": {"source": str(ROOT / "scripts")},
+        "model": {"source": str(model), "weights": "dummy"},
+        "launcher": "external",
+        "external": {"url": url},
         # A machine busy with other tests makes clocks disagree.
         "measure": {"clock_tolerance": 100},
-    }  # fmt: skip
+    }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(config))
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--configfile", "campaign.yaml",
-         "--cores", "1"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--snakefile",
+            ROOT / "Snakefile",
+            "--configfile",
+            "campaign.yaml",
+            "--cores",
+            "1",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     results = tmp_path / "results"
     rows = [

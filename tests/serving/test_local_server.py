@@ -38,11 +38,16 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("model")
     synthetic_model.make_model(folder, {"vocab_size": 2048, "max_position_embeddings": 16384}, training_chars=200_000)
     return Recipe(
-        model=str(folder), served_name="synthetic", max_model_len=4096, load_format="dummy", enforce_eager=True,
-        kv_cache_dtype="fp8_e4m3", versions={"vllm": "0.32.0", "torch": ">=2.13"},
+        model=str(folder),
+        served_name="synthetic",
+        max_model_len=4096,
+        load_format="dummy",
+        enforce_eager=True,
+        kv_cache_dtype="fp8_e4m3",
+        versions={"vllm": "0.32.0", "torch": ">=2.13"},
         extra_args=("--distributed-executor-backend", "uni"),
         env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
-    )  # fmt: skip
+    )
 
 
 LAUNCHER = Launcher("local", {"python": str(PYTHON)})

@@ -41,10 +41,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modes")
     (folder / "campaign.yaml").write_text(yaml.safe_dump(CONFIG))
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--configfile", "campaign.yaml",
-         "--cores", "1"],
-        cwd=folder, env=os.environ, capture_output=True, text=True, timeout=420,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--snakefile",
+            ROOT / "Snakefile",
+            "--configfile",
+            "campaign.yaml",
+            "--cores",
+            "1",
+        ],
+        cwd=folder,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=420,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "results"
 

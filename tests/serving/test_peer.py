@@ -75,9 +75,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("peer")
     recipe = Recipe(
-        model=str(model), served_name="peer", max_model_len=16384, load_format="dummy", enforce_eager=True,
-        kv_cache_dtype="fp8_e4m3", env={"VLLM_CPU_KVCACHE_SPACE": "1"},
-    )  # fmt: skip
+        model=str(model),
+        served_name="peer",
+        max_model_len=16384,
+        load_format="dummy",
+        enforce_eager=True,
+        kv_cache_dtype="fp8_e4m3",
+        env={"VLLM_CPU_KVCACHE_SPACE": "1"},
+    )
     launcher = Launcher("local", {"python": str(PYTHON)})
     options = {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "peer", "start_timeout_s": 300}
     with serve(recipe, launcher, **options) as started:
@@ -109,13 +114,44 @@ def window_of(server: Server, before: Snapshot | None, requests: int) -> Window:
 def measure_peer(server: Server, length: int, model: Path, folder: Path) -> Measured:
     before = scrape(server.url)
     command = [
-        str(PYTHON), "-c", BENCH, "--backend", "openai", "--base-url", server.url, "--model", server.model,
-        "--tokenizer", str(model), "--dataset-name", "random", "--random-input-len", str(length),
-        "--random-output-len", str(NEW_TOKENS), "--random-range-ratio", "0", "--num-prompts", str(REQUESTS),
-        "--max-concurrency", "1", "--ignore-eos", "--temperature", "0", "--num-warmups", "0",
-        "--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-result", "--save-detailed",
-        "--result-dir", str(folder), "--result-filename", "peer.json",
-    ]  # fmt: skip
+        str(PYTHON),
+        "-c",
+        BENCH,
+        "--backend",
+        "openai",
+        "--base-url",
+        server.url,
+        "--model",
+        server.model,
+        "--tokenizer",
+        str(model),
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        str(length),
+        "--random-output-len",
+        str(NEW_TOKENS),
+        "--random-range-ratio",
+        "0",
+        "--num-prompts",
+        str(REQUESTS),
+        "--max-concurrency",
+        "1",
+        "--ignore-eos",
+        "--temperature",
+        "0",
+        "--num-warmups",
+        "0",
+        "--ready-check-timeout-sec",
+        "0",
+        "--disable-tqdm",
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        str(folder),
+        "--result-filename",
+        "peer.json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads((folder / "peer.json").read_text())

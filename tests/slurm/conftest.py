@@ -63,14 +63,20 @@ def sweep(slurm: Slurm, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
 
     def make(fault: dict[str, Any] | None = None, **changes: Any) -> Sweep:
         serve = {
-            "python": str(ROOT / "tests/bin/fake-vllm-python"), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1,
-            "headroom_tokens": 512, "start_timeout_s": 60, "contract": "warn",
-        } | changes.pop("serve", {})  # fmt: skip
+            "python": str(ROOT / "tests/bin/fake-vllm-python"),
+            "kv_cache_dtype": "fp8_e4m3",
+            "cpu_kv_cache_gib": 1,
+            "headroom_tokens": 512,
+            "start_timeout_s": 60,
+            "contract": "warn",
+        } | changes.pop("serve", {})
         base = {
-            "lengths": [256, 512], "passes": 2, "max_new_tokens": 16,
+            "lengths": [256, 512],
+            "passes": 2,
+            "max_new_tokens": 16,
             "model": {"source": "synthetic", "weights": "dummy", "vocabulary": 512},
             "corpus": {"source": str(ROOT / "scripts")},
-        }  # fmt: skip
+        }
         made.append(Sweep(tmp_path, base | changes | {"serve": serve}, fault))
         return made[-1]
 

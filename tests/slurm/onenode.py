@@ -51,10 +51,20 @@ class Sweep:
 
     def start(self, *arguments: str, target: str = "results/summary.parquet") -> None:
         command = [
-            sys.executable, "-m", "snakemake", target, "--snakefile", ROOT / "Snakefile",
-            "--configfile", "campaign.yaml", "--workflow-profile", ROOT / "profiles" / "slurm",
-            "--slurm-init-seconds-before-status-checks", "1", *arguments,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "snakemake",
+            target,
+            "--snakefile",
+            ROOT / "Snakefile",
+            "--configfile",
+            "campaign.yaml",
+            "--workflow-profile",
+            ROOT / "profiles" / "slurm",
+            "--slurm-init-seconds-before-status-checks",
+            "1",
+            *arguments,
+        ]
         env = os.environ | {"FAKE_PYTHON": sys.executable, "FAKE_PLAN": str(self.plan)}
         with open(self.folder / "output", "ab") as output:
             self.process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=output, stderr=subprocess.STDOUT)

@@ -129,9 +129,14 @@ def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
     plugins = vllmplugins.install(tmp_path / "plugins", vllmhold)
     hold = vllmhold.hold(plugins, 8192)
     serve = {
-        "python": str(PYTHON), "scope": "pass", "enforce_eager": True, "contract": "fail", "start_timeout_s": 240,
-        "max_num_batched_tokens": 2048, "env": {"PYTHONPATH": str(plugins)},
-    }  # fmt: skip
+        "python": str(PYTHON),
+        "scope": "pass",
+        "enforce_eager": True,
+        "contract": "fail",
+        "start_timeout_s": 240,
+        "max_num_batched_tokens": 2048,
+        "env": {"PYTHONPATH": str(plugins)},
+    }
     one = sweep(lengths=["1Ki", "16Ki"], serve=serve)
     one.start()
     one.until(lambda: one.begun("16Ki/pass1") + one.begun("16Ki/pass2") == 1, 300)

@@ -106,8 +106,10 @@ def test_a_start_that_fails(arguments: list[str], plan: dict[str, Any], line: st
     done = subprocess.run(
         [WRAPPER, "-m", "vllm.entrypoints.openai.api_server", *arguments, "--unknown", "x"],
         env={"FAKE_PLAN": json.dumps(plan), "FAKE_PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert line in done.stdout
 

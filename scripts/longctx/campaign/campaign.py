@@ -179,8 +179,19 @@ class Campaign:
 
     def plan_settings(self) -> dict[str, Any]:
         """Every setting that the plan depends on."""
-        keys = ("modes", "passes", "repeats", "max_new_tokens", "reuse", "decode_only", "model", "launcher", "serve",
-                "hardware", "checkpoint")  # fmt: skip
+        keys = (
+            "modes",
+            "passes",
+            "repeats",
+            "max_new_tokens",
+            "reuse",
+            "decode_only",
+            "model",
+            "launcher",
+            "serve",
+            "hardware",
+            "checkpoint",
+        )
         return {key: self.raw[key] for key in keys} | {"lengths": {mode: self.lengths(mode) for mode in self.modes}}
 
     def recipe_hash(self, mode: str) -> str:

@@ -86,8 +86,10 @@ def stitch(
     the sum.
     """
     found: dict[str, float | int | None] = {
-        "resumed_from": resumed_from, "stitched_prefill_s": None, "stitched_error_s": None
-    }  # fmt: skip
+        "resumed_from": resumed_from,
+        "stitched_prefill_s": None,
+        "stitched_error_s": None,
+    }
     curves = [curve for curve in map(_curve, attempts) if len(curve) > 1]
     if prefill_s is None or not curves:
         return found

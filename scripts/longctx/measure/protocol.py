@@ -105,7 +105,7 @@ class _Job:
             return "invalid_prompt", str(bad[0]["detail"])
         planned = self.plan.get((point.mode, point.length), {})
         if planned.get("fits") is False:
-            return str(planned["reason"]), str(planned["mend"])
+            return str(planned["reason"]), str(planned["remedy"])
         if skipped := kv_limit.why_skipped(self.campaign, point):
             return "kv_too_small", skipped
         if self.checkpoint_dir:
@@ -174,11 +174,20 @@ class _Job:
 
     def _server_row(self, point: Point, server: Any, log_path: Path) -> dict[str, Any]:
         return {
-            "campaign": self.campaign.name, "recipe_hash": self.campaign.recipe_hash(self.mode), "mode": self.mode,
-            "length": point.length, "pass_index": point.pass_index, "command": server.command,
-            "started_at": datetime.now(UTC), "contract": orjson.dumps(server.contract).decode(), "env": server.env_json,
-            "log_path": str(log_path), "status": "ok", **server.facts, **server.host_facts,
-        }  # fmt: skip
+            "campaign": self.campaign.name,
+            "recipe_hash": self.campaign.recipe_hash(self.mode),
+            "mode": self.mode,
+            "length": point.length,
+            "pass_index": point.pass_index,
+            "command": server.command,
+            "started_at": datetime.now(UTC),
+            "contract": orjson.dumps(server.contract).decode(),
+            "env": server.env_json,
+            "log_path": str(log_path),
+            "status": "ok",
+            **server.facts,
+            **server.host_facts,
+        }
 
     def _warm_up(self, session: Session, first: Point, longest: Point) -> None:
         path, record = self._prompt_path(first), self.records[first]

@@ -235,12 +235,24 @@ def refused_row(
     """The row of a request that was never sent, with the reason why."""
     point = record.point
     return {
-        "campaign": campaign.name, "recipe_hash": campaign.recipe_hash(point.mode), "mode": point.mode, "role": role,
-        "request_index": index, "length": point.length, "pass_index": point.pass_index, "status": "failed",
-        "reason": reason, "reasons": [reason], "detail": detail, "max_new_tokens": campaign.raw["max_new_tokens"],
-        "synthetic_weights": campaign.synthetic_weights, "filled_kv": point.mode == "decode_only",
-        "started_at": datetime.now(UTC), "host": socket.gethostname(), "server_counters": None,
-    }  # fmt: skip
+        "campaign": campaign.name,
+        "recipe_hash": campaign.recipe_hash(point.mode),
+        "mode": point.mode,
+        "role": role,
+        "request_index": index,
+        "length": point.length,
+        "pass_index": point.pass_index,
+        "status": "failed",
+        "reason": reason,
+        "reasons": [reason],
+        "detail": detail,
+        "max_new_tokens": campaign.raw["max_new_tokens"],
+        "synthetic_weights": campaign.synthetic_weights,
+        "filled_kv": point.mode == "decode_only",
+        "started_at": datetime.now(UTC),
+        "host": socket.gethostname(),
+        "server_counters": None,
+    }
 
 
 def _trace(answer: request.Answer) -> list[dict[str, Any]]:

@@ -32,14 +32,19 @@ NOTHING = Block(0, 0)
 
 def layer_of(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
     return Layer(
-        kind=kind, count=1, attention=mixer.attention, state=mixer.state,
+        kind=kind,
+        count=1,
+        attention=mixer.attention,
+        state=mixer.state,
         parameters=mixer.parameters + ffn.parameters + norms,
         parameters_active=mixer.active + ffn.active + norms,
         parameters_replicated=mixer.replicated + ffn.replicated + norms,
-        parameters_mixer=mixer.parameters, parameters_experts=ffn.experts,
+        parameters_mixer=mixer.parameters,
+        parameters_experts=ffn.experts,
         parameters_experts_active=ffn.experts_active,
-        width=max(mixer.width, ffn.width), sharded_widths=ffn.sharded_widths,
-    )  # fmt: skip
+        width=max(mixer.width, ffn.width),
+        sharded_widths=ffn.sharded_widths,
+    )
 
 
 def merge(layers: list[Layer]) -> tuple[Layer, ...]:
@@ -52,9 +57,19 @@ def merge(layers: list[Layer]) -> tuple[Layer, ...]:
     return tuple(runs)
 
 
-def gqa(fields: Fields, *, qkv_bias: bool = False, out_bias: bool = False, qk_norm: str = "", gated: bool = False,
-        sinks: bool = False, own_dim: bool = False, mha: bool = False, window: int | None = None,
-        chunked: bool = False) -> Block:  # fmt: skip
+def gqa(
+    fields: Fields,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: str = "",
+    gated: bool = False,
+    sinks: bool = False,
+    own_dim: bool = False,
+    mha: bool = False,
+    window: int | None = None,
+    chunked: bool = False,
+) -> Block:
     """Grouped-query attention; `gated` doubles the query projection (Qwen3-Next's output gate).
 
     `qk_norm` is 'head' (one norm for all heads) or 'layer' (as wide as all heads). `own_dim`: head_dim must be given,
@@ -149,9 +164,19 @@ def gdn(fields: Fields, dtype_bytes: int) -> Block:
 
 
 def mamba2(
-    hidden: int, inner: int, heads: int, groups: int, state_size: int, kernel: int, dtype_bytes: int, *,
-    conv_bias: bool, bias: bool = False, norm: bool = True, recurrent_bytes: int | None = None,
-) -> Block:  # fmt: skip
+    hidden: int,
+    inner: int,
+    heads: int,
+    groups: int,
+    state_size: int,
+    kernel: int,
+    dtype_bytes: int,
+    *,
+    conv_bias: bool,
+    bias: bool = False,
+    norm: bool = True,
+    recurrent_bytes: int | None = None,
+) -> Block:
     """Mamba-2 mixer: input and output projection, convolution, dt_bias, A and D per head, a gated norm."""
     conv = inner + 2 * groups * state_size
     parameters = hidden * (inner + conv + heads) + conv * (kernel + conv_bias) + 3 * heads + inner * hidden
@@ -180,8 +205,17 @@ def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False
     return Block(parameters, parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
 
 
-def moe(fields: Fields, experts: int, used: int, inner: int, *, shared: int = 0, extra: int = 0, matrices: int = 3,
-        expert_bias: bool = False) -> Block:  # fmt: skip
+def moe(
+    fields: Fields,
+    experts: int,
+    used: int,
+    inner: int,
+    *,
+    shared: int = 0,
+    extra: int = 0,
+    matrices: int = 3,
+    expert_bias: bool = False,
+) -> Block:
     """Routed experts of width `inner`, a shared one of width `shared`, a router; `extra` router parameters."""
     hidden = fields.count("hidden_size")
     if used > experts:
@@ -189,6 +223,12 @@ def moe(fields: Fields, experts: int, used: int, inner: int, *, shared: int = 0,
     one = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * expert_bias
     router = hidden * experts + extra
     always = router + matrices * hidden * shared
-    return Block(experts * one + always, used * one + always, replicated=router, experts=experts * one,
-                experts_active=used * one, width=(matrices - 1) * (used * inner + shared),
-                sharded_widths=(inner, shared) if shared else (inner,))  # fmt: skip
+    return Block(
+        experts * one + always,
+        used * one + always,
+        replicated=router,
+        experts=experts * one,
+        experts_active=used * one,
+        width=(matrices - 1) * (used * inner + shared),
+        sharded_widths=(inner, shared) if shared else (inner,),
+    )

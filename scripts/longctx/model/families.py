@@ -105,8 +105,10 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
         interval = f.count("full_attention_interval")
         kinds = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n)]
     f.skip("attn_output_gate")  # always on in these families
-    mixers = {"full_attention": ("full", gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))),
-              "linear_attention": ("gdn", gdn(f, dtype_bytes))}  # fmt: skip
+    mixers = {
+        "full_attention": ("full", gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))),
+        "linear_attention": ("gdn", gdn(f, dtype_bytes)),
+    }
     if f.get("model_type") == "qwen3_5_text":
         ffns = [dense(f, f.count("intermediate_size"))] * n
     else:
@@ -168,8 +170,14 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
 def _gpt_oss(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms, experts = f.count("num_hidden_layers"), 2 * f.count("hidden_size"), f.count("num_local_experts")
     f.strings("layer_types", n, {"full_attention": 0, "sliding_attention": 0})
-    ffn = moe(f, experts, f.count("num_experts_per_tok", "experts_per_token"), f.count("intermediate_size"),
-              extra=experts, expert_bias=True)  # fmt: skip
+    ffn = moe(
+        f,
+        experts,
+        f.count("num_experts_per_tok", "experts_per_token"),
+        f.count("intermediate_size"),
+        extra=experts,
+        expert_bias=True,
+    )
     bias = f.flag("attention_bias", True)
     options = {"qkv_bias": bias, "out_bias": bias, "sinks": True, "own_dim": True}
     return _by_window(f, options, windows(f, n), [ffn] * n, norms)

@@ -42,9 +42,9 @@ class Fields:
     where: str = ""
     seen: set[str] = field(default_factory=set, compare=False)
 
-    def fail(self, field: str, problem: str, mend: str) -> GeometryError:
+    def fail(self, field: str, problem: str, remedy: str) -> GeometryError:
         """Return the error, to be raised, that names model and field."""
-        return GeometryError(f"{self.name or 'config.json'}: {self.where}{field} {problem}; {mend}")
+        return GeometryError(f"{self.name or 'config.json'}: {self.where}{field} {problem}; {remedy}")
 
     def count(self, *names: str, default: Any = REQUIRED, at_least: int = 1) -> int:
         """Return the whole number under the first of `names` that is there and not null."""
@@ -128,10 +128,10 @@ class Fields:
                 continue
             if _SIZES.search(name) and not _NO_SIZE.search(name):
                 said = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
-                mend = (
+                remedy = (
                     f"the planner does not know it in a {model_type}; plan with a copy without it if it changes no size"
                 )
-                raise self.fail(name, f"is {said}", mend)
+                raise self.fail(name, f"is {said}", remedy)
 
     def dtype_bytes(self) -> int:
         """Return the bytes per parameter as served of the model's dtype (`dtype`, formerly `torch_dtype`)."""

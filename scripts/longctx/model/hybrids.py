@@ -13,8 +13,14 @@ def deepseek_ffns(f: Fields, layers: int) -> list[Block]:
     inner, shared = f.count("moe_intermediate_size"), f.count("n_shared_experts", "num_shared_experts", at_least=0)
     first, every = f.count("first_k_dense_replace", at_least=0), f.count("moe_layer_freq", default=1)
     correction = experts if f.get("model_type") != "deepseek_v2" else 0  # e_score_correction_bias
-    sparse = moe(f, experts, f.count("num_experts_per_tok", "num_experts_per_token"), inner, shared=shared * inner,
-                 extra=correction)  # fmt: skip
+    sparse = moe(
+        f,
+        experts,
+        f.count("num_experts_per_tok", "num_experts_per_token"),
+        inner,
+        shared=shared * inner,
+        extra=correction,
+    )
     plain = dense(f, f.count("intermediate_size")) if first or every > 1 else sparse
     return [sparse if i >= first and i % every == 0 else plain for i in range(layers)]
 
@@ -57,18 +63,32 @@ def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
     inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
     recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
     mamba = mamba2(
-        hidden, inner, f.count("mamba_num_heads"), f.count("n_groups"), f.count("ssm_state_size"),
-        f.count("conv_kernel"), dtype_bytes, conv_bias=f.flag("use_conv_bias", True), bias=f.flag("use_bias", False),
+        hidden,
+        inner,
+        f.count("mamba_num_heads"),
+        f.count("n_groups"),
+        f.count("ssm_state_size"),
+        f.count("conv_kernel"),
+        dtype_bytes,
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False),
         recurrent_bytes=recurrent,
-    )  # fmt: skip
+    )
     builders: dict[str, Callable[[], tuple[str, Block, Block]]] = {
         "mamba": lambda: ("mamba2", mamba, NOTHING),
         "attention": lambda: ("full", gqa(f, own_dim=True), NOTHING),
         "mlp": lambda: ("mlp", NOTHING, dense(f, f.count("intermediate_size"), matrices=2)),
         "moe": lambda: ("moe", NOTHING, _nemotron_moe(f)),
     }
-    f.skip("head_dim", "attention_head_dim", "n_routed_experts", "n_shared_experts", "moe_intermediate_size",
-           "moe_shared_expert_intermediate_size", "num_experts_per_tok")  # fmt: skip
+    f.skip(
+        "head_dim",
+        "attention_head_dim",
+        "n_routed_experts",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "num_experts_per_tok",
+    )
     parts = {kind: builders[kind]() for kind in dict.fromkeys(kinds)}
     return [layer_of(*parts[kind], hidden) for kind in kinds]
 
@@ -76,8 +96,15 @@ def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
 def _nemotron_moe(f: Fields) -> Block:
     experts, shared = f.count("n_routed_experts"), f.count("n_shared_experts", at_least=0)
     width = f.count("moe_shared_expert_intermediate_size") if shared else 0
-    return moe(f, experts, f.count("num_experts_per_tok"), f.count("moe_intermediate_size"), shared=width,
-               extra=experts, matrices=2)  # fmt: skip
+    return moe(
+        f,
+        experts,
+        f.count("num_experts_per_tok"),
+        f.count("moe_intermediate_size"),
+        shared=width,
+        extra=experts,
+        matrices=2,
+    )
 
 
 def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -102,10 +129,17 @@ def _mamba_n(f: Fields, dtype_bytes: int, inner: int, *, norm: bool = True) -> B
     if f.get("mamba_d_head", default="auto") != "auto" and heads * f.count("mamba_d_head") != inner:
         raise f.fail("mamba_d_head", f"is {f.get('mamba_d_head')}", f"times mamba_n_heads ({heads}) it must be {inner}")
     return mamba2(
-        f.count("hidden_size"), inner, heads, f.count("mamba_n_groups"), f.count("mamba_d_state"),
-        f.count("mamba_d_conv"), dtype_bytes, conv_bias=f.flag("mamba_conv_bias", True),
-        bias=f.flag("mamba_proj_bias", False), norm=norm,
-    )  # fmt: skip
+        f.count("hidden_size"),
+        inner,
+        heads,
+        f.count("mamba_n_groups"),
+        f.count("mamba_d_state"),
+        f.count("mamba_d_conv"),
+        dtype_bytes,
+        conv_bias=f.flag("mamba_conv_bias", True),
+        bias=f.flag("mamba_proj_bias", False),
+        norm=norm,
+    )
 
 
 def _bamba(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -147,9 +181,16 @@ def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
         raise f.fail("num_heads", f"is {heads}", f"times head_dim ({f.count('head_dim')}) it must be {inner}")
     f.skip("rms_norm")
     mixer = mamba2(
-        hidden, inner, heads, f.count("n_groups"), f.count("state_size"), f.count("conv_kernel"), dtype_bytes,
-        conv_bias=f.flag("use_conv_bias", True), bias=f.flag("use_bias", False),
-    )  # fmt: skip
+        hidden,
+        inner,
+        heads,
+        f.count("n_groups"),
+        f.count("state_size"),
+        f.count("conv_kernel"),
+        dtype_bytes,
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False),
+    )
     return [layer_of("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
 
 

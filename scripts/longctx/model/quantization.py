@@ -69,9 +69,10 @@ def _parameter_bytes(quantisation: Fields) -> float:
     if method in ("compressed-tensors", "modelopt"):
         return _group_bytes(quantisation)
     raise quantisation.fail(
-        "quant_method", f"is {method!r}",
+        "quant_method",
+        f"is {method!r}",
         "known are fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt; plan with the unquantised config",
-    )  # fmt: skip
+    )
 
 
 def _group_bytes(quantisation: Fields) -> float:

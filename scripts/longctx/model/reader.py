@@ -102,11 +102,17 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     if any(fields.get(key, default=0) for key in _MTP):
         notes = (*notes, "multi-token-prediction layers are not counted")
     geometry = Geometry(
-        name=name, model_type=model_type, layers=layers, vocab_size=fields.count("vocab_size"),
-        hidden_size=fields.count("hidden_size"), embedding_parameters=table,
+        name=name,
+        model_type=model_type,
+        layers=layers,
+        vocab_size=fields.count("vocab_size"),
+        hidden_size=fields.count("hidden_size"),
+        embedding_parameters=table,
         head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
-        dtype_bytes=dtype_bytes, stored=weight_bytes(fields, dtype_bytes),
-        max_position=fields.get("max_position_embeddings", "model_max_length", default=None), notes=notes,
-    )  # fmt: skip
+        dtype_bytes=dtype_bytes,
+        stored=weight_bytes(fields, dtype_bytes),
+        max_position=fields.get("max_position_embeddings", "model_max_length", default=None),
+        notes=notes,
+    )
     fields.refuse_unread(model_type)
     return geometry

@@ -30,9 +30,13 @@ def ttft_bound_s(
 
 
 def decode_bound_tok_s(
-    geometry: Geometry, hardware: Hardware, parallelism: Parallelism, context: int, kv_dtype: str = "auto",
+    geometry: Geometry,
+    hardware: Hardware,
+    parallelism: Parallelism,
+    context: int,
+    kv_dtype: str = "auto",
     active_weight_bytes: float | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Return tokens/s of one sequence: HBM bandwidth over the bytes that one rank moves for a token.
 
     Active weights are sharded by TP; the cache as `kv_bytes_per_rank` has it; states are read and written. Pipeline

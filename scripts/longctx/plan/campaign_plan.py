@@ -50,9 +50,15 @@ def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = Non
         return sum(role == "reuse" for role in roles) if mode == "reuse" else len(roles)
 
     rows = plan_points(
-        geometry, hardware, parallelism, points, settings,
-        requests=requests, passes=campaign.passes_of, measured=measured,
-    )  # fmt: skip
+        geometry,
+        hardware,
+        parallelism,
+        points,
+        settings,
+        requests=requests,
+        passes=campaign.passes_of,
+        measured=measured,
+    )
     lengths = tuple(sorted({length for _, length in points}))
     return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
 
@@ -92,7 +98,9 @@ def _settings(campaign: Campaign, longest: int) -> tuple[Settings, Parallelism]:
         scope=campaign.scope,
     )
     parallelism = Parallelism(
-        tensor=recipe.tensor_parallel_size, pipeline=recipe.pipeline_parallel_size,
-        decode_context=recipe.decode_context_parallel_size, data=recipe.data_parallel_size,
-    )  # fmt: skip
+        tensor=recipe.tensor_parallel_size,
+        pipeline=recipe.pipeline_parallel_size,
+        decode_context=recipe.decode_context_parallel_size,
+        data=recipe.data_parallel_size,
+    )
     return settings, parallelism

@@ -40,9 +40,12 @@ def split_memory(
     """Return a rank's budget; None where neither hardware nor a CPU cache size is known."""
     if hardware is not None:
         return rank_memory(
-            geometry, hardware, parallelism,
-            gpu_memory_utilization=settings.gpu_memory_utilization, batched_tokens=settings.batched_tokens,
-        )  # fmt: skip
+            geometry,
+            hardware,
+            parallelism,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            batched_tokens=settings.batched_tokens,
+        )
     check_parallelism(geometry, parallelism)
     return None if settings.cpu_kv_gib is None else Memory(int(settings.cpu_kv_gib * GIB))
 

@@ -150,10 +150,15 @@ def reference_curves() -> list[ReferenceCurve]:
         ttft = read_ttft_csv(path, column)
         curves.append(
             ReferenceCurve(
-                path.stem, system.geometry, system.hardware, tuple(ttft), tuple(ttft.values()), system.ttft_bound_s,
+                path.stem,
+                system.geometry,
+                system.hardware,
+                tuple(ttft),
+                tuple(ttft.values()),
+                system.ttft_bound_s,
                 system.parallelism,
             )
-        )  # fmt: skip
+        )
     return curves
 
 
@@ -174,9 +179,13 @@ class Estimate:
 
 
 def forecast(
-    tokens: int, *, measured: Mapping[int, float] | None = None, bound: Callable[[int], float] | None = None,
-    curve: ReferenceCurve | None = None, same_setup: bool = False,
-) -> Estimate | None:  # fmt: skip
+    tokens: int,
+    *,
+    measured: Mapping[int, float] | None = None,
+    bound: Callable[[int], float] | None = None,
+    curve: ReferenceCurve | None = None,
+    same_setup: bool = False,
+) -> Estimate | None:
     """Return the TTFT to expect at `tokens`, or None where neither measurements nor a curve say anything.
 
     `measured` maps lengths to mean TTFT of this campaign; `bound` gives the limit in s; `same_setup` says that the
@@ -244,6 +253,14 @@ def back_test(
     for length, actual in sorted(ttft_s.items()):
         if length > up_to:
             found, _ = _extrapolated(length, known, bound, "fit")
-            rows.append({"length": length, "actual_s": actual, "predicted_s": found.ttft_s, "low_s": found.low_s,
-                         "high_s": found.high_s, "error": found.ttft_s / actual - 1})  # fmt: skip
+            rows.append(
+                {
+                    "length": length,
+                    "actual_s": actual,
+                    "predicted_s": found.ttft_s,
+                    "low_s": found.low_s,
+                    "high_s": found.high_s,
+                    "error": found.ttft_s / actual - 1,
+                }
+            )
     return rows

@@ -94,8 +94,14 @@ def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:
     for gpu in gpus:
         if gpu.name.lower() == name.lower():
             return Hardware(
-                gpu.name, count, gpu.hbm_bytes, gpu.hbm_bytes_per_s, gpu.bf16_flops, gpu.fp8_flops,
-                gpu.vendor, gpu.source,
-            )  # fmt: skip
+                gpu.name,
+                count,
+                gpu.hbm_bytes,
+                gpu.hbm_bytes_per_s,
+                gpu.bf16_flops,
+                gpu.fp8_flops,
+                gpu.vendor,
+                gpu.source,
+            )
     known = ", ".join(gpu.name for gpu in gpus)
     raise ConfigError(f"hardware.gpu: {name!r} is not in {path.name}; known are {known}, or add a line to it")

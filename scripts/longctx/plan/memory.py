@@ -144,9 +144,13 @@ def workspace_bytes(geometry: Geometry, parallelism: Parallelism, batched_tokens
 
 
 def rank_memory(
-    geometry: Geometry, hardware: Hardware, parallelism: Parallelism, *, gpu_memory_utilization: float | None = None,
+    geometry: Geometry,
+    hardware: Hardware,
+    parallelism: Parallelism,
+    *,
+    gpu_memory_utilization: float | None = None,
     batched_tokens: int | None = None,
-) -> Memory:  # fmt: skip
+) -> Memory:
     """Return a GPU rank's budget: hbm * utilization - weights - workspace is left for the KV cache."""
     check_parallelism(geometry, parallelism)
     if parallelism.gpus > hardware.count:
@@ -206,9 +210,14 @@ def _bucket(layer: Layer) -> tuple[str, int | None] | None:
 
 
 def capacity_tokens(
-    geometry: Geometry, parallelism: Parallelism, kv: int, kv_dtype: str, *, batched_tokens: int | None = None,
+    geometry: Geometry,
+    parallelism: Parallelism,
+    kv: int,
+    kv_dtype: str,
+    *,
+    batched_tokens: int | None = None,
     cpu: bool = False,
-) -> int | None:  # fmt: skip
+) -> int | None:
     """Return the longest single sequence in tokens for `kv` bytes of KV cache per rank; None: not limited by it.
 
     Prompt, new tokens and headroom all count. The weakest pipeline stage decides.

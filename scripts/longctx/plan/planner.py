@@ -87,7 +87,7 @@ class Planner:
         """Return a tables.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
         memory = split_memory(self.geometry, self.hardware, self.parallelism, self.settings)
         capacity = sequence_capacity(self.geometry, self.hardware, self.parallelism, self.settings)
-        reason, mend = self._verdict(length, memory, capacity)
+        reason, remedy = self._verdict(length, memory, capacity)
         estimate = self.estimate(length) if mode != "decode_only" else None
         return {
             "mode": mode,
@@ -105,17 +105,17 @@ class Planner:
             "est_source": estimate and estimate.source,
             "est_hours": self.hours(mode, length, requests, starts, passes) if reason is None else None,
             "reason": reason,
-            "mend": mend,
+            "remedy": remedy,
         }
 
     def _verdict(self, length: int, memory: Memory | None, capacity: int | None) -> tuple[str | None, str | None]:
         if memory is not None and capacity is not None and needed_tokens(length, self.settings) > capacity:
-            return "does_not_fit", self._mend(length, memory, capacity)
+            return "does_not_fit", self._remedy(length, memory, capacity)
         if problem := aiter_problem(self.hardware, length, self.settings):
             return "unsupported", problem
         return None, None
 
-    def _mend(self, length: int, memory: Memory, capacity: int) -> str:
+    def _remedy(self, length: int, memory: Memory, capacity: int) -> str:
         need = kv_bytes_per_rank(
             self.geometry, self.parallelism, needed_tokens(length, self.settings), self.settings.kv_dtype
         )
@@ -143,11 +143,17 @@ class Planner:
 
 
 def plan_points(
-    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, points: Sequence[tuple[str, int]],
-    settings: Settings, *, requests: Callable[[str, int], int] = lambda mode, length: 1,
-    passes: Callable[[str], int] | None = None, measured: Mapping[int, float] | None = None,
+    geometry: Geometry,
+    hardware: Hardware | None,
+    parallelism: Parallelism,
+    points: Sequence[tuple[str, int]],
+    settings: Settings,
+    *,
+    requests: Callable[[str, int], int] = lambda mode, length: 1,
+    passes: Callable[[str], int] | None = None,
+    measured: Mapping[int, float] | None = None,
     curves: Sequence[ReferenceCurve] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Return one tables.PLAN row per (mode, length) of `points`, hours over all passes.
 
     `requests` gives the measured requests per point and pass (reuse: queries), `passes` those of a mode (by default
@@ -169,9 +175,14 @@ def plan_points(
 
 
 def plan_point(
-    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings, length: int,
-    mode: str = "prefill", requests: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    geometry: Geometry,
+    hardware: Hardware | None,
+    parallelism: Parallelism,
+    settings: Settings,
+    length: int,
+    mode: str = "prefill",
+    requests: int = 1,
+) -> dict[str, Any]:
     """Return the tables.PLAN row of one length."""
     points = [(mode, length)]
     return plan_points(geometry, hardware, parallelism, points, settings, requests=lambda *_: requests)[0]

@@ -58,11 +58,9 @@ def system_limits(known: System, lengths: Iterable[int], prefilled: int) -> dict
     Those of TTFT up to `prefilled`, the longest prompt that was.
     """
     return {
-        length: Limit(
-            known.ttft_bound_s(length) if length <= prefilled else None, known.decode_bound_tok_s(length)
-        )
+        length: Limit(known.ttft_bound_s(length) if length <= prefilled else None, known.decode_bound_tok_s(length))
         for length in _with_doublings(lengths)
-    }  # fmt: skip
+    }
 
 
 def _with_doublings(lengths: Iterable[int]) -> list[int]:

@@ -109,9 +109,14 @@ def nodes_table(
             longest = max_context(geometry, gpus, split, settings)
             if longest is None or longest >= length:
                 held = kv_bytes_per_rank(geometry, split, length, settings.kv_dtype)
-                found.append({
-                    "nodes": nodes, "parallelism": split.label, "kv_dtype": settings.kv_dtype,
-                    "kv_bytes_per_rank": held, "max_context": longest,
-                    **_limits(geometry, gpus, split, settings, length),
-                })  # fmt: skip
+                found.append(
+                    {
+                        "nodes": nodes,
+                        "parallelism": split.label,
+                        "kv_dtype": settings.kv_dtype,
+                        "kv_bytes_per_rank": held,
+                        "max_context": longest,
+                        **_limits(geometry, gpus, split, settings, length),
+                    }
+                )
     return found

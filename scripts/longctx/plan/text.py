@@ -22,9 +22,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [cells[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells[1:], widths[1:], strict=True))]
 
 
-def heading(
-    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings
-) -> list[str]:  # fmt: skip
+def heading(geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings) -> list[str]:
     """Return what is planned and what memory there is, one fact a line."""
     where = f"{hardware.count} x {hardware.name}, {parallelism.label}" if hardware else "CPU"
     lines = [
@@ -59,11 +57,20 @@ def position_note(geometry: Geometry, longest: int) -> list[str]:
 
 
 def lengths_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of tables.PLAN rows, then the reason and mend of each length that is refused."""
-    header = ["length", "mode", "fits", "KV GiB/rank", "TTFT limit", "TTFT forecast", "likely between",
-              "decode limit tok/s", "hours"]  # fmt: skip
+    """Return the table of tables.PLAN rows, then the reason and remedy of each length that is refused."""
+    header = [
+        "length",
+        "mode",
+        "fits",
+        "KV GiB/rank",
+        "TTFT limit",
+        "TTFT forecast",
+        "likely between",
+        "decode limit tok/s",
+        "hours",
+    ]
     body = [_length_row(row) for row in rows]
-    refused = [f"{length_name(row['length'])} {row['mode']}: {row['mend']}" for row in rows if row["reason"]]
+    refused = [f"{length_name(row['length'])} {row['mode']}: {row['remedy']}" for row in rows if row["reason"]]
     hours = campaign_hours(rows)
     total = (
         f"campaign: {hours:.1f} hours"
@@ -81,10 +88,16 @@ def _length_row(row: Mapping[str, Any]) -> list[str]:
         interval = f"{human_seconds(row['est_ttft_low_s'])} .. {human_seconds(row['est_ttft_high_s'])}"
     fits = {None: "?", True: "yes", False: "NO"}[row["fits"]]
     return [
-        length_name(row["length"]), row["mode"], fits, gib(row["kv_bytes_per_rank"]),
-        human_seconds(row["ttft_bound_s"]), human_seconds(row["est_ttft_s"]), interval,
-        rate(row["decode_bound_tok_s"]), "-" if row["est_hours"] is None else f"{row['est_hours']:.2f}",
-    ]  # fmt: skip
+        length_name(row["length"]),
+        row["mode"],
+        fits,
+        gib(row["kv_bytes_per_rank"]),
+        human_seconds(row["ttft_bound_s"]),
+        human_seconds(row["est_ttft_s"]),
+        interval,
+        rate(row["decode_bound_tok_s"]),
+        "-" if row["est_hours"] is None else f"{row['est_hours']:.2f}",
+    ]
 
 
 def hold_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -100,12 +113,16 @@ def hold_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     body = [
         [
-            row["parallelism"], row["kv_dtype"], gib(row["weight_bytes_per_rank"]), gib(max(0, row["kv_bytes"])),
+            row["parallelism"],
+            row["kv_dtype"],
+            gib(row["weight_bytes_per_rank"]),
+            gib(max(0, row["kv_bytes"])),
             length_name(row["max_context"]) if row["max_context"] != 0 else "does not fit",
-            human_seconds(row.get("ttft_bound_s")), rate(row.get("decode_bound_tok_s")),
+            human_seconds(row.get("ttft_bound_s")),
+            rate(row.get("decode_bound_tok_s")),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     return ["How long a context could this node hold:", *table(header, body)]
 
 
@@ -117,9 +134,14 @@ def nodes_lines(length: int, node: Hardware, rows: Sequence[Mapping[str, Any]]) 
     header = ["split", "nodes", "KV cache", "KV GiB/GPU", "longest prompt", "TTFT limit", "decode limit tok/s"]
     body = [
         [
-            row["parallelism"], str(row["nodes"]), row["kv_dtype"], gib(row["kv_bytes_per_rank"]),
-            length_name(row["max_context"]), human_seconds(row["ttft_bound_s"]), rate(row["decode_bound_tok_s"]),
+            row["parallelism"],
+            str(row["nodes"]),
+            row["kv_dtype"],
+            gib(row["kv_bytes_per_rank"]),
+            length_name(row["max_context"]),
+            human_seconds(row["ttft_bound_s"]),
+            rate(row["decode_bound_tok_s"]),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     return [title, *table(header, body)]

@@ -123,9 +123,13 @@ def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> Non
     for command in commands:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
-                command, timeout=timeout_s, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
+                command,
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
 
 
 def write_record(path: str, record: dict[str, Any]) -> None:
@@ -339,9 +343,13 @@ def main() -> None:
     try:
         pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
         child = subprocess.Popen(
-            spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True,
+            spec["command"],
+            stdin=stdin,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
             preexec_fn=child_setup,
-        ).pid  # fmt: skip
+        ).pid
     except OSError as error:
         emit("failed", detail=f"{error.filename}: {error.strerror}")
         return

@@ -43,15 +43,23 @@ class SupervisedProcess:
         self._settled = threading.Event()
         self._claim(owner, port)
         spec = {
-            "command": launch.command, "log_path": str(log_path), "record_path": str(self.record_path),
-            "stop_commands": launch.stop_commands, "grace_s": GRACE_S, "owner_pid": os.getpid(),
-            "holds_stdin": launch.holds_stdin, "sockets": launch.sockets,
-        }  # fmt: skip
+            "command": launch.command,
+            "log_path": str(log_path),
+            "record_path": str(self.record_path),
+            "stop_commands": launch.stop_commands,
+            "grace_s": GRACE_S,
+            "owner_pid": os.getpid(),
+            "holds_stdin": launch.holds_stdin,
+            "sockets": launch.sockets,
+        }
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],
             env=launch.env | {reaper.MARKER: owner.id},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._settled.wait(REAPER_PATIENCE_S)
@@ -97,10 +105,19 @@ class SupervisedProcess:
     def _claim(self, owner: ProcessOwner, port: int) -> None:
         """Write the record, and after it, so that a later run knows of it, make the folder for the sockets."""
         record = {
-            "id": owner.id, "campaign": owner.campaign, "host": platform.node(), "boot": boot_id(), "port": port,
-            "owner": os.getpid(), "owner_start": reaper.start_ticks(os.getpid()), "reaper": None, "pid": None,
-            "start": None, "stop_commands": self._stop_commands, "sockets": self._sockets,
-        }  # fmt: skip
+            "id": owner.id,
+            "campaign": owner.campaign,
+            "host": platform.node(),
+            "boot": boot_id(),
+            "port": port,
+            "owner": os.getpid(),
+            "owner_start": reaper.start_ticks(os.getpid()),
+            "reaper": None,
+            "pid": None,
+            "start": None,
+            "stop_commands": self._stop_commands,
+            "sockets": self._sockets,
+        }
         try:
             owner.run_dir.mkdir(parents=True, exist_ok=True)
             self.record_path.write_text(json.dumps(record))

@@ -102,8 +102,13 @@ def build(
         raise PromptError(f"{stream_path}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
     with TokenFileWriter(out_path) as out:
         filler = _write(out, tokenizer, header, stream_path, body, tail, progress)
-        numbers = {"length": length, "header_tokens": len(header), "tail_tokens": len(tail), "filler_tokens": filler,
-                   "cycles": token_file.n_cycles(stream, body)}  # fmt: skip
+        numbers = {
+            "length": length,
+            "header_tokens": len(header),
+            "tail_tokens": len(tail),
+            "filler_tokens": filler,
+            "cycles": token_file.n_cycles(stream, body),
+        }
         out.metadata |= {key: stream[key] for key in _COPIED} | {key: str(n) for key, n in numbers.items()}
         out.metadata |= {"shape": Path(spec.shape).name, "stream_sha256": stream["sha256"]}
         out.metadata["first_ids"] = orjson.dumps(firsts).decode()

@@ -40,7 +40,11 @@ def render(path: Path, values: dict[str, str]) -> str:
 
 def shape_texts(spec: PromptSpec, length: int, repositories: list[str]) -> tuple[str, str]:
     folder = shape_folder(spec.shape)
-    values = {"tokens": str(length), "length": format_length(length), "repositories": ", ".join(repositories),
-              "repository_count": str(len(repositories))}  # fmt: skip
+    values = {
+        "tokens": str(length),
+        "length": format_length(length),
+        "repositories": ", ".join(repositories),
+        "repository_count": str(len(repositories)),
+    }
     system, task = (render(folder / name, values | spec.values) for name in ("system.txt", "task.txt"))
     return system, task

@@ -20,15 +20,55 @@ PIECE_CHARS = 16_384
 MAX_FILE_BYTES = 4 << 20
 MAX_MEAN_LINE_CHARS = 400
 
-SUFFIXES = frozenset({
-    ".py", ".pyx", ".pxd", ".pyi", ".md", ".rst", ".txt", ".c", ".cc", ".cpp", ".h", ".hpp", ".f", ".f90", ".rs", ".go",
-    ".java", ".jl", ".r", ".js", ".jsx", ".ts", ".tsx", ".css", ".less", ".toml", ".cfg", ".ini", ".yaml", ".yml",
-    ".sh",
-})  # fmt: skip
-SKIPPED_FOLDERS = frozenset({
-    "__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist", "vendor", "vendored", "_vendor",
-    "third_party",
-})  # fmt: skip
+SUFFIXES = frozenset(
+    {
+        ".py",
+        ".pyx",
+        ".pxd",
+        ".pyi",
+        ".md",
+        ".rst",
+        ".txt",
+        ".c",
+        ".cc",
+        ".cpp",
+        ".h",
+        ".hpp",
+        ".f",
+        ".f90",
+        ".rs",
+        ".go",
+        ".java",
+        ".jl",
+        ".r",
+        ".js",
+        ".jsx",
+        ".ts",
+        ".tsx",
+        ".css",
+        ".less",
+        ".toml",
+        ".cfg",
+        ".ini",
+        ".yaml",
+        ".yml",
+        ".sh",
+    }
+)
+SKIPPED_FOLDERS = frozenset(
+    {
+        "__pycache__",
+        "node_modules",
+        "site-packages",
+        "dist-packages",
+        "build",
+        "dist",
+        "vendor",
+        "vendored",
+        "_vendor",
+        "third_party",
+    }
+)
 SKIPPED_NAMES = re.compile(
     r"package-lock\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml|(conda|environment)[-.\w]*lock[-.\w]*\.ya?ml|.*\.lock|"
     r".*[.-]min\.(js|css)|.*_pb2(_grpc)?\.pyi?|_version\.py|versioneer\.py|.*requirements.*\.txt",
@@ -213,8 +253,20 @@ def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], No
             continue
         progress(f"{entry['name']}: cloning {entry['ref']}")
         part = target.with_name(f".{entry['name']}.part")
-        command = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--depth", "1", "--branch", entry["ref"],
-                   "--", entry["url"], str(part)]  # fmt: skip
+        command = [
+            "git",
+            "-c",
+            "advice.detachedHead=false",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "--branch",
+            entry["ref"],
+            "--",
+            entry["url"],
+            str(part),
+        ]
         shutil.rmtree(part, ignore_errors=True)
         Path(folder).mkdir(parents=True, exist_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, check=False)

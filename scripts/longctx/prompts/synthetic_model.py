@@ -99,11 +99,14 @@ def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_
         "config.json": config | special,
         "generation_config.json": special,
         "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": EOS,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "pad_token": EOS,
             "model_max_length": int(config.get("max_position_embeddings") or 1 << 20),
             "clean_up_tokenization_spaces": False,
         },
-    }  # fmt: skip
+    }
     write_atomic(out_dir / "tokenizer.json", tokenizer.encode())
     for name, content in files.items():
         write_atomic(out_dir / name, (json.dumps(content, indent=2) + "\n").encode())

@@ -323,8 +323,8 @@ def _from_pretrained(spec: TokenizerSpec) -> Any:
     except Exception as error:  # transformers, its hub client and a model's own code raise whatever they like
         text = " ".join(str(error).split())
         if "trust_remote_code" in text and not spec.trust_remote_code:
-            mend = "it needs its own code: set trust_remote_code: true, with a revision you have read"
-            raise PromptError(f"tokenizer {spec.source}: {mend}") from error
+            remedy = "it needs its own code: set trust_remote_code: true, with a revision you have read"
+            raise PromptError(f"tokenizer {spec.source}: {remedy}") from error
         raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
 
 

@@ -46,10 +46,16 @@ def validate(
     if in_range and not unknown:
         broken, difference = _round_trip(path, tokenizer, progress)
     row = {
-        "length": length, "target": length, "counted": counted, "ids_in_range": in_range, "special_ids": special,
-        "undecodable_ids": unknown + broken, "cycles": int(metadata["cycles"]), "prompt_sha256": digest.hexdigest(),
+        "length": length,
+        "target": length,
+        "counted": counted,
+        "ids_in_range": in_range,
+        "special_ids": special,
+        "undecodable_ids": unknown + broken,
+        "cycles": int(metadata["cycles"]),
+        "prompt_sha256": digest.hexdigest(),
         "round_trip": (difference is None and in_range and not unknown) if tokenizer.invertible else None,
-    }  # fmt: skip
+    }
     detail = _detail(row, tokenizer, difference)
     if row["prompt_sha256"] != metadata["sha256"]:
         detail = "its ids are not those that its checksum was taken of: the file was changed, so make it again"

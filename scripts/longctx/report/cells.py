@@ -45,10 +45,11 @@ def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]
     finished = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
     names = tuple(columns)
     numeric = {
-        i for i in range(len(names))
+        i
+        for i in range(len(names))
         if any(isinstance(row[i].sort, (int, float)) for row in finished)
         and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in finished)
-    }  # fmt: skip
+    }
     return Table(title, names, finished, note, frozenset(numeric))
 
 

@@ -46,10 +46,13 @@ def two_clocks(given: ReportInput) -> Table:
             *point(row),
             *(number(row[f"{metric}_mean"], 4) for metric in ("ttft_s", "prefill_s", "overhead_s")),
             *(number(row[f"ttft_s_{name}"], 4) for name in ("min", "median", "max")),
-            percent(row["ttft_s_cv"]), percent(row["decode_tok_s_cv"]),
+            percent(row["ttft_s_cv"]),
+            percent(row["decode_tok_s_cv"]),
         ]
-        for mode in ("prefill", "reuse") for row in given.of_mode(mode) if row["ttft_s_mean"] is not None
-    ]  # fmt: skip
+        for mode in ("prefill", "reuse")
+        for row in given.of_mode(mode)
+        if row["ttft_s_mean"] is not None
+    ]
     columns = (
         "Prompt",
         "Mode",
@@ -74,11 +77,16 @@ def prefill_limits(given: ReportInput) -> Table:
         if estimate or row.get("ttft_bound_s"):
             error = row["ttft_s_mean"] / estimate - 1 if estimate and row["ttft_s_mean"] else None
             bounded = row.get("ttft_over_bound")
-            rows.append([
-                length_cells(row["length"])[0], number(estimate), number(row["ttft_s_mean"], 4),
-                Cell(f"{error:+.1%}", error) if error is not None else Cell(NONE), number(row.get("ttft_bound_s")),
-                percent(1 / bounded if bounded else None),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    length_cells(row["length"])[0],
+                    number(estimate),
+                    number(row["ttft_s_mean"], 4),
+                    Cell(f"{error:+.1%}", error) if error is not None else Cell(NONE),
+                    number(row.get("ttft_bound_s")),
+                    percent(1 / bounded if bounded else None),
+                ]
+            )
     columns = ("Prompt", "Planned TTFT s", "TTFT s", "Off by", "Least TTFT s", "MFU")
     return make("Prefill: plan and limit", columns, rows, PREFILL_BOUND)
 
@@ -86,10 +94,15 @@ def prefill_limits(given: ReportInput) -> Table:
 def decode_limits(given: ReportInput) -> Table:
     """The bandwidth bound of decode against what was measured."""
     rows = [
-        [*point(row), number(row["decode_bound_tok_s"]), number(row["decode_tok_s_mean"], 4),
-         percent(row["decode_over_bound"])]
-        for row in given.summary if row.get("decode_bound_tok_s") and row["mode"] != "reuse"
-    ]  # fmt: skip
+        [
+            *point(row),
+            number(row["decode_bound_tok_s"]),
+            number(row["decode_tok_s_mean"], 4),
+            percent(row["decode_over_bound"]),
+        ]
+        for row in given.summary
+        if row.get("decode_bound_tok_s") and row["mode"] != "reuse"
+    ]
     return make("Decode: limit", ("Prompt", "Mode", "Most tok/s", "Decode tok/s", "Of the limit"), rows, DECODE_BOUND)
 
 
@@ -117,18 +130,32 @@ def amortisation(given: ReportInput) -> Table:
             continue
         totals = {one.queries: one for one in cost.amortise(row["length"], cold_s, hot_s, (10, 100))}
         pays = cost.break_even(before["ttft_s_mean"], cold_s, hot_s)
-        rows.append([
-            length_cells(row["length"])[0], Cell(units.human_seconds(cold_s), cold_s),
-            Cell(units.human_seconds(hot_s), hot_s),
-            *(Cell(units.human_seconds(one.resident_total_s), one.resident_total_s, f"{one.speedup:.1f}× less")
-              for one in totals.values()),
-            Cell(str(pays) if pays else "never", pays),
-            Cell(units.human_seconds(max(cold_s - hot_s, 0)), cold_s - hot_s),
-            percent(cost.answer_share(before["ttft_s_mean"], before["decode_tok_s_mean"]), 2),
-            count(row["cached_tokens_min"]),
-        ])  # fmt: skip
-    columns = ("Prompt", "Cold query", "Hot query", "10 queries", "100 queries", "Pays from query", "May idle",
-               "1Ki answer / prefill", "Cached tokens ≥")  # fmt: skip
+        rows.append(
+            [
+                length_cells(row["length"])[0],
+                Cell(units.human_seconds(cold_s), cold_s),
+                Cell(units.human_seconds(hot_s), hot_s),
+                *(
+                    Cell(units.human_seconds(one.resident_total_s), one.resident_total_s, f"{one.speedup:.1f}× less")
+                    for one in totals.values()
+                ),
+                Cell(str(pays) if pays else "never", pays),
+                Cell(units.human_seconds(max(cold_s - hot_s, 0)), cold_s - hot_s),
+                percent(cost.answer_share(before["ttft_s_mean"], before["decode_tok_s_mean"]), 2),
+                count(row["cached_tokens_min"]),
+            ]
+        )
+    columns = (
+        "Prompt",
+        "Cold query",
+        "Hot query",
+        "10 queries",
+        "100 queries",
+        "Pays from query",
+        "May idle",
+        "1Ki answer / prefill",
+        "Cached tokens ≥",
+    )
     note = (
         "Queries include their answer. The cold one is of mode prefill, or where that was not measured at this length,"
         " the prefill that made the prefix resident. 'Pays from query': the prefix is prefilled ahead, without a"
@@ -144,8 +171,9 @@ def costs(given: ReportInput) -> Table:
     rows = [
         point(row)
         + [usd(row.get(name)) for name in ("usd_per_prefill", "usd_per_query", "usd_per_mtok", "usd_per_mtok_out")]
-        for row in given.summary if given.price and (row["ttft_s_mean"] or row["decode_tok_s_mean"])
-    ]  # fmt: skip
+        for row in given.summary
+        if given.price and (row["ttft_s_mean"] or row["decode_tok_s_mean"])
+    ]
     columns = ("Prompt", "Mode", "$ / cold prefill", "$ / cached query", "$ / M prompt tokens", "$ / M output tokens")
     price = given.price
     note = price and (
@@ -160,8 +188,9 @@ def energy(given: ReportInput) -> Table:
     fields = ("energy_j_mean", "energy_j_per_token", "energy_j_per_prompt_token", "energy_j_per_output_token")
     rows = [
         [*point(row), *(number(row.get(name)) for name in (*fields, "power_gap_s_mean"))]
-        for row in given.summary if row.get("energy_j_mean") is not None
-    ]  # fmt: skip
+        for row in given.summary
+        if row.get("energy_j_mean") is not None
+    ]
     note = (
         "GPU power as the vendor's tool reports it, integrated by trapezoids over the request; CPU, memory and cooling"
         " are not in it. Tokens are those computed: prompt - cached + output; prompt tokens until the client has the"
@@ -184,12 +213,17 @@ def comparison(found: Comparison) -> Table:
     }
     rows = [
         [
-            *point(row), Cell(METRICS[row.metric]), _mean_std(row, row.ours), _mean_std(row, row.theirs),
+            *point(row),
+            Cell(METRICS[row.metric]),
+            _mean_std(row, row.ours),
+            _mean_std(row, row.theirs),
             Cell(f"{row.ratio.value:.3f}", row.ratio.value) if row.ratio else Cell(NONE),
-            _interval(row), Cell(words.get(row.verdict, row.verdict)),
+            _interval(row),
+            Cell(words.get(row.verdict, row.verdict)),
         ]
-        for row in found.rows if row.ratio is not None or row.verdict == "lost"
-    ]  # fmt: skip
+        for row in found.rows
+        if row.ratio is not None or row.verdict == "lost"
+    ]
     unit = " per GPU" if found.per_gpu else ""
     columns = ("Prompt", "Mode", "Metric", "This run", "Other", "Ratio", f"{found.confidence:.0%} interval", "Verdict")
     note = (

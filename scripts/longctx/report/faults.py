@@ -56,10 +56,14 @@ def _distinct_lengths(rows: Iterable[Row]) -> list[str]:
 def outliers(given: ReportInput) -> Table:
     """Requests far from the others of their length; they stay in every mean."""
     rows: list[list[Cell | str]] = [
-        [Cell(point_name(row), row["length"]), f"{row['role']} {row['request_index']}", number(row.get("ttft_s"), 4),
-         number(row.get("decode_tok_s"), 4)]
+        [
+            Cell(point_name(row), row["length"]),
+            f"{row['role']} {row['request_index']}",
+            number(row.get("ttft_s"), 4),
+            number(row.get("decode_tok_s"), 4),
+        ]
         for row in summary.outlier_rows(given.rows)
-    ]  # fmt: skip
+    ]
     note = (
         f"Kept in every mean. Rule: modified z-score 0.6745 |x - median| / MAD over {statistics.OUTLIER_Z}, with"
         f" {statistics.OUTLIER_MIN_N} requests or more."
@@ -70,10 +74,16 @@ def outliers(given: ReportInput) -> Table:
 def resumed(given: ReportInput) -> Table:
     """Prefills that continued from a checkpoint: not cold, stitched from both attempts' progress."""
     rows = [
-        [Cell(point_name(row), row["length"]), count(row.get("resumed_from")), number(row.get("resumed_ttft_s"), 4),
-         number(row.get("stitched_prefill_s"), 4), number(row.get("stitched_error_s"), 2)]
-        for row in given.rows if row.get("resumed_from") or row.get("stitched_prefill_s") is not None
-    ]  # fmt: skip
+        [
+            Cell(point_name(row), row["length"]),
+            count(row.get("resumed_from")),
+            number(row.get("resumed_ttft_s"), 4),
+            number(row.get("stitched_prefill_s"), 4),
+            number(row.get("stitched_error_s"), 2),
+        ]
+        for row in given.rows
+        if row.get("resumed_from") or row.get("stitched_prefill_s") is not None
+    ]
     note = (
         "These prefills were interrupted and went on from a checkpoint. Their TTFT is not a cold TTFT and is in no"
         " mean; the stitched prefill adds up the progress of both attempts, with its error bound."

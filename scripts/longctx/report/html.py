@@ -41,14 +41,31 @@ def to_html(given: ReportInput, folder: Path) -> str:
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page: str = _template().render(
-        given=given, labels=inputs.labels(given), banner=narrative.partial(given), alerts=narrative.alerts(given),
-        lede=sentences[0], sentences=sentences[1:], table_1=tables.table_1(given),
-        other_tables=tables.other_mode_tables(given), figures=figures(given), evidence=markdown.evidence_tables(given),
-        failures=faults.failures(given), marks=faults.marks(given), outliers=faults.outliers(given),
-        resumed=faults.resumed(given), corpus_note=faults.corpus_note(given), system=markdown.system(given),
-        raw=raw_rows(given), raw_data=raw_data(given, folder), summary_table=summary_rows(given),
-        recipe=markdown.recipe_text(given.recipe), dash=NONE, anchor=anchor, script=Markup(script), digest=digest,
-    )  # fmt: skip
+        given=given,
+        labels=inputs.labels(given),
+        banner=narrative.partial(given),
+        alerts=narrative.alerts(given),
+        lede=sentences[0],
+        sentences=sentences[1:],
+        table_1=tables.table_1(given),
+        other_tables=tables.other_mode_tables(given),
+        figures=figures(given),
+        evidence=markdown.evidence_tables(given),
+        failures=faults.failures(given),
+        marks=faults.marks(given),
+        outliers=faults.outliers(given),
+        resumed=faults.resumed(given),
+        corpus_note=faults.corpus_note(given),
+        system=markdown.system(given),
+        raw=raw_rows(given),
+        raw_data=raw_data(given, folder),
+        summary_table=summary_rows(given),
+        recipe=markdown.recipe_text(given.recipe),
+        dash=NONE,
+        anchor=anchor,
+        script=Markup(script),
+        digest=digest,
+    )
     return page
 
 
@@ -164,16 +181,20 @@ def _files(given: ReportInput, row: Row, logs: Mapping[tuple[Any, ...], str | No
     point = Point(row["length"], row["pass_index"], row["mode"]).name
     log = logs.get((row["mode"], row["length"], row["pass_index"]))
     paths = {
-        "rows": row.get("source"), "chunk trace": given.results / "traces" / f"{point}.parquet",
+        "rows": row.get("source"),
+        "chunk trace": given.results / "traces" / f"{point}.parquet",
         "progress": given.results / "progress" / f"{point}.parquet",
-        "server facts": given.results / "servers" / f"{point}.parquet", "server log": log,
-    }  # fmt: skip
+        "server facts": given.results / "servers" / f"{point}.parquet",
+        "server log": log,
+    }
     return {name: quote(Path(os.path.relpath(path, folder)).as_posix()) for name, path in paths.items() if path}
 
 
 def summary_rows(given: ReportInput) -> Table:
     """Return every column of the summary that has a value anywhere."""
-    used = [name for name in given.summary[0] if any(row.get(name) not in (None, []) for row in given.summary)] if (
-        given.summary
-    ) else []  # fmt: skip
+    used = (
+        [name for name in given.summary[0] if any(row.get(name) not in (None, []) for row in given.summary)]
+        if (given.summary)
+        else []
+    )
     return make("Summary rows", used, [[raw_cell(row, name) for name in used] for row in given.summary])

@@ -59,10 +59,15 @@ def to_markdown(given: ReportInput, folder: Path) -> str:
 def evidence_tables(given: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
     ours = [
-        two_clocks(given), prefill_limits(given), decode_limits(given),
-        decode_check(given), fits(given),
-        amortisation(given), costs(given), energy(given),
-    ]  # fmt: skip
+        two_clocks(given),
+        prefill_limits(given),
+        decode_limits(given),
+        decode_check(given),
+        fits(given),
+        amortisation(given),
+        costs(given),
+        energy(given),
+    ]
     others = [comparison(found) for found in given.comparisons]
     return [
         *(inputs.labelled(table, given) for table in ours),
@@ -86,8 +91,9 @@ def _table(table: Table, given: ReportInput, folder: Path) -> str:
 def _cell(cell: Cell, given: ReportInput, folder: Path) -> str:
     text = _escape(cell.text)
     if cell.point and cell.text != NONE:
-        sources = sorted({row["source"] for row in given.rows
-                          if (row["mode"], row["length"]) == cell.point and row.get("source")})  # fmt: skip
+        sources = sorted(
+            {row["source"] for row in given.rows if (row["mode"], row["length"]) == cell.point and row.get("source")}
+        )
         if sources:
             text = f"[{text}](<{_relative(Path(sources[0]).parent, folder)}>)"
     return text + (f" ({_escape(cell.small)})" if cell.small else "")

@@ -16,12 +16,14 @@ def hosts(given: ReportInput) -> Table:
     """Means per node where one length ran on several: node to node kept apart from run to run."""
     rows = [
         [
-            *point(row), Cell(row["host"]), count(row["n"]),
+            *point(row),
+            Cell(row["host"]),
+            count(row["n"]),
             Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"]),
             Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"]),
         ]
         for row in summary.per_host(given.rows)
-    ]  # fmt: skip
+    ]
     note = "± is the spread from run to run on one node; the difference between rows of a length is node to node."
     return make("Node to node", ("Prompt", "Mode", "Node", "n", "TTFT s", "Decode tok/s"), rows, note)
 
@@ -48,10 +50,14 @@ def contract(given: ReportInput) -> Table:
     """Each setting that was asked of the servers, what they said, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
     rows: list[list[Cell | str]] = [
-        [entry["setting"], *(_said(entry[key]) for key in ("asked", "actual", "source")),
-         count(entry["servers"]), words[entry["ok"]]]
+        [
+            entry["setting"],
+            *(_said(entry[key]) for key in ("asked", "actual", "source")),
+            count(entry["servers"]),
+            words[entry["ok"]],
+        ]
         for entry in contract_entries(given)
-    ]  # fmt: skip
+    ]
     columns = ("Setting", "Asked for", "In fact", "Seen in", "Servers", "Kept")
     return make("Contract", columns, rows, "What was asked of each server, against what it said that it did.")
 

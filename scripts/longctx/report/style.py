@@ -72,9 +72,17 @@ def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> Non
     """Show in the figure's corner, boxed, what about its numbers is not real (RANDOM_WEIGHTS, …); no label, no box."""
     if text := " · ".join(labels):
         axes.annotate(
-            text, (1, 1), (-9, -10), xycoords="figure fraction", textcoords="offset points", ha="right", va="top",
-            fontsize=8.5, color=INK, bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
-        ).set_in_layout(False)  # fmt: skip
+            text,
+            (1, 1),
+            (-9, -10),
+            xycoords="figure fraction",
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8.5,
+            color=INK,
+            bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
+        ).set_in_layout(False)
 
 
 def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length (tokens)", most: int = 9) -> None:

@@ -139,8 +139,11 @@ def cautions(found: Comparison) -> list[str]:
     if ours.system != theirs.system and ours.system and theirs.system:
         said.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
     elif ours.synthetic_weights or theirs.synthetic_weights:
-        where = "Both runs" if ours.synthetic_weights == theirs.synthetic_weights else (
-            "This run" if ours.synthetic_weights else "The other run")  # fmt: skip
+        where = (
+            "Both runs"
+            if ours.synthetic_weights == theirs.synthetic_weights
+            else ("This run" if ours.synthetic_weights else "The other run")
+        )
         said.append(f"{where} had random weights: speeds are real, outputs mean nothing.")
     if any(row.mode == "decode_only" and row.ratio for row in found.rows):
         said.append("In decode_only the KV cache was filled, not prefilled.")
@@ -185,12 +188,24 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """Return tables.COMPARISON rows."""
     return [
         {
-            "other": comparison.theirs.name, "source": comparison.theirs.source, "per_gpu": comparison.per_gpu,
-            "mode": row.mode, "length": row.length, "metric": row.metric, "ours_mean": row.ours.mean,
-            "ours_std": row.ours.std, "ours_n": row.ours.n, "theirs_mean": row.theirs.mean,
-            "theirs_std": row.theirs.std, "theirs_n": row.theirs.n, "ratio": row.ratio and row.ratio.value,
-            "ratio_low": row.ratio and row.ratio.low, "ratio_high": row.ratio and row.ratio.high,
-            "p": row.ratio and row.ratio.p, "verdict": row.verdict,
+            "other": comparison.theirs.name,
+            "source": comparison.theirs.source,
+            "per_gpu": comparison.per_gpu,
+            "mode": row.mode,
+            "length": row.length,
+            "metric": row.metric,
+            "ours_mean": row.ours.mean,
+            "ours_std": row.ours.std,
+            "ours_n": row.ours.n,
+            "theirs_mean": row.theirs.mean,
+            "theirs_std": row.theirs.std,
+            "theirs_n": row.theirs.n,
+            "ratio": row.ratio and row.ratio.value,
+            "ratio_low": row.ratio and row.ratio.low,
+            "ratio_high": row.ratio and row.ratio.high,
+            "p": row.ratio and row.ratio.p,
+            "verdict": row.verdict,
         }
-        for comparison in comparisons for row in comparison.rows
-    ]  # fmt: skip
+        for comparison in comparisons
+        for row in comparison.rows
+    ]

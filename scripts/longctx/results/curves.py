@@ -70,9 +70,14 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
     for key in ("gpu", "gpu_count"):
         first[key] = next((row[key] for row in rows if row.get(key) is not None), None)
     return RunCurve(
-        name, tuple(points), first["gpu"], first["gpu_count"] and int(first["gpu_count"]),
-        any(row.get("synthetic_weights") for row in rows), source, limits.limits_from_summary(rows),
-    )  # fmt: skip
+        name,
+        tuple(points),
+        first["gpu"],
+        first["gpu_count"] and int(first["gpu_count"]),
+        any(row.get("synthetic_weights") for row in rows),
+        source,
+        limits.limits_from_summary(rows),
+    )
 
 
 def _described(row: Mapping[str, Any], metric: str) -> Description:
@@ -108,10 +113,14 @@ def read_curve(path: Path | str) -> RunCurve:
     prefilled = max((point.length for point in points if point.mode == "prefill"), default=0)
     system = published.system(notes, path)
     return RunCurve(
-        notes.get("name", path.stem), points, notes.get("gpu"), int(count) if count.isdigit() else None,
-        notes.get("weights") == "random", str(path),
+        notes.get("name", path.stem),
+        points,
+        notes.get("gpu"),
+        int(count) if count.isdigit() else None,
+        notes.get("weights") == "random",
+        str(path),
         published.system_limits(system, {point.length for point in points}, prefilled) if system else {},
-    )  # fmt: skip
+    )
 
 
 def _run_name(path: Path) -> str:

@@ -29,9 +29,10 @@ def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
         lengths = [row["length"] for row in decoded]
         line = statistics.fit_line(lengths, [1 / row["decode_tok_s_mean"] for row in decoded])
         if line and len(decoded) >= FIT_RUNGS:
-            found.append(_fit_row(decoded, "decode_line", "1 / decode = intercept_s + slope_s * L") | {
-                "intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std, "r2": line.r2
-            })  # fmt: skip
+            found.append(
+                _fit_row(decoded, "decode_line", "1 / decode = intercept_s + slope_s * L")
+                | {"intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std, "r2": line.r2}
+            )
     return found
 
 
@@ -40,13 +41,25 @@ def _power_row(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
     if power is None or len(rows) < FIT_RUNGS:
         return []
     row = _fit_row(rows, name, "ttft_s = coefficient * L ** exponent")
-    return [row | {"coefficient": power.coefficient, "exponent": power.exponent,
-                   "exponent_std": power.exponent_std, "r2": power.r2}]  # fmt: skip
+    return [
+        row
+        | {
+            "coefficient": power.coefficient,
+            "exponent": power.exponent,
+            "exponent_std": power.exponent_std,
+            "r2": power.r2,
+        }
+    ]
 
 
 def _fit_row(rows: Sequence[Row], name: str, formula: str) -> dict[str, Any]:
     lengths = [row["length"] for row in rows]
     return {
-        "campaign": rows[0].get("campaign"), "mode": rows[0]["mode"], "name": name, "formula": formula,
-        "n": len(rows), "length_min": min(lengths), "length_max": max(lengths),
-    }  # fmt: skip
+        "campaign": rows[0].get("campaign"),
+        "mode": rows[0]["mode"],
+        "name": name,
+        "formula": formula,
+        "n": len(rows),
+        "length_min": min(lengths),
+        "length_max": max(lengths),
+    }

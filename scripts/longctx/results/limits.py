@@ -11,9 +11,7 @@ def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
     found: dict[int, Limit] = {}
     for row in rows:
         before = found.get(int(row["length"]), Limit(None, None))
-        limit = Limit(
-            row.get("ttft_bound_s") or before.ttft_s, row.get("decode_bound_tok_s") or before.decode_tok_s
-        )  # fmt: skip
+        limit = Limit(row.get("ttft_bound_s") or before.ttft_s, row.get("decode_bound_tok_s") or before.decode_tok_s)
         if limit != Limit(None, None):
             found[int(row["length"])] = limit
     return found

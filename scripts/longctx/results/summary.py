@@ -98,11 +98,12 @@ def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price
         "n_outliers": len(outlier_rows(rows)),
         "reasons": sorted({reason for row in rows for reason in reasons_of(row)}),
         "hosts": sorted({row["host"] for row in sound if row.get("host")}),
-        "cached_tokens_min": min((row["cached_tokens"] for row in sound if row.get("cached_tokens") is not None),
-                                 default=None),
+        "cached_tokens_min": min(
+            (row["cached_tokens"] for row in sound if row.get("cached_tokens") is not None), default=None
+        ),
         "synthetic_weights": any(row.get("synthetic_weights") for row in rows) or None,
         "filled_kv": any(row.get("filled_kv") for row in rows) or None,
-    }  # fmt: skip
+    }
     if key[0] == "reuse":
         summary["prefix_ttft_s_mean"] = statistics.describe(
             value(row, "ttft_s") for row in rows if row["role"] == "cold"
@@ -218,10 +219,18 @@ def per_host(rows: Iterable[Row]) -> list[dict[str, Any]]:
         if len(hosts[mode, length]) > 1:
             ttft = statistics.describe(value(row, "ttft_s") for row in group)
             decode = statistics.describe(value(row, "decode_tok_s") for row in group)
-            found.append({
-                "mode": mode, "length": length, "host": host, "n": len(group), "ttft_s_mean": ttft.mean,
-                "ttft_s_std": ttft.std, "decode_tok_s_mean": decode.mean, "decode_tok_s_std": decode.std,
-            })  # fmt: skip
+            found.append(
+                {
+                    "mode": mode,
+                    "length": length,
+                    "host": host,
+                    "n": len(group),
+                    "ttft_s_mean": ttft.mean,
+                    "ttft_s_std": ttft.std,
+                    "decode_tok_s_mean": decode.mean,
+                    "decode_tok_s_std": decode.std,
+                }
+            )
     return found
 
 

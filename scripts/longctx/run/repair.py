@@ -55,7 +55,7 @@ def _done_record(path: Path) -> dict[str, Any] | None:
     return record.data if record is not None and record.kind == "done" else None
 
 
-# What every run can make anew, at no cost but minutes. (Measured Parquets are mended from their journals.)
+# What every run can make anew, at no cost but minutes. (Measured Parquets are rewritten from their journals.)
 DERIVED = ("plan", "summary", "fits", "corpus/*", "prompts/*", "validation/*", "lengths/*")
 PARQUET = b"PAR1"  # first and last bytes of every whole file
 

@@ -179,10 +179,11 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
         for name in shared
     }
     grown: dict[str, Any] = {
-        name: (after.counters[name] - before.counters[name]) if name.endswith("_s") else
-        round(after.counters[name] - before.counters[name])
+        name: (after.counters[name] - before.counters[name])
+        if name.endswith("_s")
+        else round(after.counters[name] - before.counters[name])
         for name in shared
-    }  # fmt: skip
+    }
     running = max((running for running in (before.running, after.running) if running is not None), default=None)
     return Window(**grown, running_besides=running, record=orjson.dumps(record).decode())
 

@@ -17,6 +17,8 @@ ADDED = (
     (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
 )  # fmt: skip
+# Columns that earlier files call otherwise.
+RENAMED = {"mend": "remedy"}
 
 
 def write_rows(
@@ -45,6 +47,7 @@ def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[st
     version = (table.schema.metadata or {}).get(b"longctx_format", b"?").decode()
     if version != str(FORMAT_VERSION):
         raise DataError(f"{path}: format {version}, this longctx reads {FORMAT_VERSION}; use another results folder")
+    table = table.rename_columns([RENAMED.get(name, name) for name in table.schema.names])
     later = dict.fromkeys(name for owner, name in ADDED if owner is schema)
     if schema is not None and (missing := sorted(set(schema.names) - set(table.schema.names) - set(later))):
         raise DataError(f"{path}: columns missing: {', '.join(missing)}; delete it and run again")

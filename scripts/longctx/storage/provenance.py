@@ -22,8 +22,12 @@ def git_revision() -> str:
     try:
         out = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
-            cwd=here, capture_output=True, text=True, timeout=20, check=True,
-        )  # fmt: skip
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return out.stdout.strip()

@@ -6,9 +6,37 @@ configuration lies in R/.config. Prompts and token streams depend on their conte
 Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
 
+from enum import StrEnum
+
 import pyarrow as pa
 
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+
+class ModeName(StrEnum):
+    """The modes, in the order in which tables and figures name them; `longctx.modes` has a folder for each."""
+
+    PREFILL = "prefill"
+    REUSE = "reuse"
+    DECODE_ONLY = "decode_only"
+
+
+class Role(StrEnum):
+    """What a request is to its point. Cold and repeated requests are whole prompts that no cache held."""
+
+    COLD = "cold"
+    REPEAT = "repeat"
+    WARMUP = "warmup"
+    REUSE = "reuse"
+    DECODE_ONLY = "decode_only"
+
+
+class Status(StrEnum):
+    """What a row may claim: its values, doubtful ones (null, the raw record stays), or nothing."""
+
+    OK = "ok"
+    DOUBTFUL = "doubtful"
+    FAILED = "failed"
 
 
 def _schema(**fields: pa.DataType) -> pa.Schema:
@@ -67,7 +95,7 @@ VALIDATION = _schema(
 PLAN = _schema(
     mode=_S, length=_I, kv_bytes_per_rank=_I, state_bytes_per_rank=_I, weight_bytes_per_rank=_I,
     capacity_tokens=_I, fits=_B, ttft_bound_s=_F, decode_bound_tok_s=_F, est_ttft_s=_F, est_ttft_low_s=_F,
-    est_ttft_high_s=_F, est_source=_S, est_hours=_F, reason=_S, mend=_S,
+    est_ttft_high_s=_F, est_source=_S, est_hours=_F, reason=_S, remedy=_S,
 )  # fmt: skip
 
 

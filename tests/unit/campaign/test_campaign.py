@@ -380,9 +380,11 @@ def test_checkpoints_are_in_the_recipe() -> None:
     assert recipe.prompt_tokens_details
     assert recipe.env["PYTHONHASHSEED"] == "0"
     assert recipe.kv_transfer_config == {
-        "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
         "kv_connector_extra_config": {
-            "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 2 * 2**30,
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": 2 * 2**30,
             "secondary_tiers": [{"type": "fs", "root_dir": "/c/point"}],
         },
-    }  # fmt: skip
+    }

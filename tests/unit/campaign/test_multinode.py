@@ -49,9 +49,23 @@ def test_its_flags_are_vllms(campaign: Campaign, version: str) -> None:
 @pytest.mark.parametrize(("gpu", "utilization"), [("MI355X", "0.952"), ("H200", "0.95")])
 def test_the_page_shows_what_the_planner_prints(gpu: str, utilization: str) -> None:
     said = subprocess.run(
-        [sys.executable, ROOT / "scripts/plan.py", "--model", KIMI, "--gpu", gpu, "--count", "8",
-         "--gpu-memory-utilization", utilization, "--hold", "512Mi"],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            ROOT / "scripts/plan.py",
+            "--model",
+            KIMI,
+            "--gpu",
+            gpu,
+            "--count",
+            "8",
+            "--gpu-memory-utilization",
+            utilization,
+            "--hold",
+            "512Mi",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert f"```\n{said[said.index('Holding') :].strip()}\n```" in PAGE
     assert "**Not run by the authors**" in PAGE

@@ -108,20 +108,14 @@ def test_a_checkpoint_is_useless_when_it_fails_twice_and_gets_no_further(
 
 def test_one_killed_attempt() -> None:
     first = attempt((1.0, 100), (2.0, 180), (3.0, 240))
-    assert stitch([first], 180, 5.0) == {
-        "resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 1.0
-    }  # fmt: skip
+    assert stitch([first], 180, 5.0) == {"resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 1.0}
     assert stitch([first], 210, 5.0)["stitched_prefill_s"] == 7.5
-    assert stitch([first], 180, 5.0, 30.0) == {
-        "resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 31.0
-    }  # fmt: skip
+    assert stitch([first], 180, 5.0, 30.0) == {"resumed_from": 180, "stitched_prefill_s": 7.0, "stitched_error_s": 31.0}
 
 
 def test_blocks_that_the_last_sample_did_not_see() -> None:
     first = attempt((1.0, 100), (2.0, 180))
-    assert stitch([first], 190, 5.0) == {
-        "resumed_from": 190, "stitched_prefill_s": 7.0, "stitched_error_s": 1.0
-    }  # fmt: skip
+    assert stitch([first], 190, 5.0) == {"resumed_from": 190, "stitched_prefill_s": 7.0, "stitched_error_s": 1.0}
 
 
 def test_two_killed_attempts_add_up() -> None:

@@ -176,8 +176,10 @@ def test_the_parquets_hold_the_last_attempt_of_each_request(make: Make) -> None:
     finish(record)
     rows = parquet.read_rows(output_path(record.campaign, POINT, "measurements"), schemas.MEASUREMENTS)
     assert [(r["role"], r["request_index"], r["status"]) for r in rows] == [
-        ("cold", 0, "ok"), ("repeat", 1, "ok"), ("warmup", 0, "ok")
-    ]  # fmt: skip
+        ("cold", 0, "ok"),
+        ("repeat", 1, "ok"),
+        ("warmup", 0, "ok"),
+    ]
     assert rows[0]["ttft_s"] == 0.25
     assert rows[0]["started_at"] == row(record.campaign)["started_at"]
     assert rows[0]["started_at"].utcoffset() == timedelta(0)

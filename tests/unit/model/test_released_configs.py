@@ -90,10 +90,10 @@ def test_quantised_layers_take_their_bits_and_scales_and_tables_stay_whole(schem
 
 def test_what_a_checkpoint_leaves_unquantised_is_counted_whole() -> None:
     thinking = {
-        "quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
-                                                         "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+        "quant_method": "compressed-tensors",
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
         "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "type": "int"}}},
-    }  # fmt: skip
+    }
     kimi = geometry("Kimi-K2", quantization_config=thinking)
     assert kimi.weight_bytes == pytest.approx(594e9, rel=0.01)  # the size of Kimi K2 Thinking's files
     llama = geometry("Llama-3.1-405B-FP8")
@@ -167,8 +167,15 @@ def test_a_field_that_this_family_is_not_known_to_have_is_named_and_never_ignore
 
 
 def test_fields_without_an_effect_on_sizes_are_no_obstacle() -> None:
-    extra = {"unsloth_version": "2026.1", "rope_scaling": {"factor": 8.0}, "hidden_act": "silu", "num_beam_groups": 1,
-             "attn_implementation": "flash_attention_2", "layer_norm_eps": 1e-5, "mlp_layer_count": 0}  # fmt: skip
+    extra = {
+        "unsloth_version": "2026.1",
+        "rope_scaling": {"factor": 8.0},
+        "hidden_act": "silu",
+        "num_beam_groups": 1,
+        "attn_implementation": "flash_attention_2",
+        "layer_norm_eps": 1e-5,
+        "mlp_layer_count": 0,
+    }
     assert geometry("Llama-3.2-1B", **extra).parameters_total == REAL["Llama-3.2-1B"]["parameters"]
 
 

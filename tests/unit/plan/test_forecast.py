@@ -197,8 +197,11 @@ def test_the_nearest_curve_is_of_the_same_gpu_or_vendor() -> None:
     curves = reference_curves()
     names = {gpu: nearest_curve(load_hardware(gpu), curves) for gpu in ("H200", "B200", "MI355X", "MI300X")}
     assert {gpu: curve and curve.hardware.name for gpu, curve in names.items()} == {
-        "H200": "H200", "B200": "H200", "MI355X": "MI355X", "MI300X": "MI355X",
-    }  # fmt: skip
+        "H200": "H200",
+        "B200": "H200",
+        "MI355X": "MI355X",
+        "MI300X": "MI355X",
+    }
     assert nearest_curve(load_hardware("H200"), []) is None
 
 

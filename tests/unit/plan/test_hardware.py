@@ -152,8 +152,14 @@ def test_mi355x_holds_64mi_in_fp8_and_not_in_bf16() -> None:
 
 def test_cpu_capacity_is_its_cache_space() -> None:
     # The default campaign's model: 256 B/token in FP8; 4 GiB were seen to hold 16.7 M tokens.
-    config = LLAMA | {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-                      "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
+    config = LLAMA | {
+        "vocab_size": 4096,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     tiny = build_geometry(config)
     capacity = capacity_tokens(tiny, Parallelism(), 4 * GIB, "fp8_e4m3", cpu=True)
     assert capacity == pytest.approx(16.7e6, rel=0.01)

@@ -53,14 +53,14 @@ def test_bf16_does_not_fit_at_64mi_and_the_mend_says_what_would() -> None:
     row = plan_point(KIMI, MI355X, TP8, replace(PUBLISHED, kv_dtype="bfloat16"), 64 * MI)
     assert (row["fits"], row["reason"], row["est_hours"]) == (False, "does_not_fit", None)
     assert row["kv_bytes_per_rank"] == 504 * GIB
-    assert row["mend"].startswith("needs 504.1 GiB of KV cache per rank, 25")
-    assert "would fit: kv_cache_dtype fp8 or TP8 DCP2 or lengths up to 34,5" in row["mend"]
+    assert row["remedy"].startswith("needs 504.1 GiB of KV cache per rank, 25")
+    assert "would fit: kv_cache_dtype fp8 or TP8 DCP2 or lengths up to 34,5" in row["remedy"]
 
 
 def test_every_mend_that_names_a_split_really_fits() -> None:
     row = plan_point(KIMI, H200, Parallelism(), Settings("fp8", 0.95, 16384), 16 * MI)
     assert row["fits"] is False
-    assert "TP2 on 2 GPUs" in row["mend"]
+    assert "TP2 on 2 GPUs" in row["remedy"]
     again = plan_point(KIMI, load_hardware("H200", 2), Parallelism(tensor=2), Settings("fp8", 0.95, 16384), 16 * MI)
     assert again["fits"] is True
 
@@ -68,8 +68,8 @@ def test_every_mend_that_names_a_split_really_fits() -> None:
 def test_weights_alone_may_not_fit() -> None:
     row = plan_point(read_geometry("deepseek-v3"), H200, Parallelism(), Settings("fp8"), 1024)
     assert row["fits"] is False
-    assert "the weights (626.8 GiB per GPU) leave no room" in row["mend"]
-    assert "TP8 on 8 GPUs" in row["mend"]
+    assert "the weights (626.8 GiB per GPU) leave no room" in row["remedy"]
+    assert "TP8 on 8 GPUs" in row["remedy"]
     assert row["capacity_tokens"] == 0
 
 
@@ -92,7 +92,7 @@ def test_cpu_plans_without_hardware() -> None:
     assert row["fits"] is True
     assert row["ttft_bound_s"] is row["decode_bound_tok_s"] is row["est_ttft_s"] is row["est_hours"] is None
     refused = plan_point(LLAMA, None, Parallelism(), settings, MI)
-    assert "VLLM_CPU_KVCACHE_SPACE=128" in refused["mend"]
+    assert "VLLM_CPU_KVCACHE_SPACE=128" in refused["remedy"]
     unknown = plan_point(LLAMA, None, Parallelism(), Settings("fp8"), 1024)
     assert (unknown["fits"], unknown["reason"]) == (None, None)
     assert text.heading(LLAMA, None, Parallelism(), settings)[0] == f"{LLAMA.name} on CPU, KV cache fp8"
@@ -292,12 +292,20 @@ def test_a_model_that_the_plan_cannot_read_is_planned_from_a_file_that_it_can(tm
 
 def campaign(**changes: Any) -> dict[str, Any]:
     base = {
-        "model": {"source": "moonshotai/Kimi-Linear-48B-A3B-Instruct"}, "lengths": ["1Ki", "64Ki", "64Mi"],
-        "passes": 3, "repeats": {"count": 5, "up_to": "64Ki"}, "modes": ["prefill", "reuse"],
+        "model": {"source": "moonshotai/Kimi-Linear-48B-A3B-Instruct"},
+        "lengths": ["1Ki", "64Ki", "64Mi"],
+        "passes": 3,
+        "repeats": {"count": 5, "up_to": "64Ki"},
+        "modes": ["prefill", "reuse"],
         "hardware": {"gpu": "MI355X", "count": 8},
-        "serve": {"tensor_parallel_size": 8, "kv_cache_dtype": "fp8_e4m3", "gpu_memory_utilization": 0.952,
-                  "max_num_batched_tokens": 16384, "aiter_version": "0.1.19.post2"},
-    }  # fmt: skip
+        "serve": {
+            "tensor_parallel_size": 8,
+            "kv_cache_dtype": "fp8_e4m3",
+            "gpu_memory_utilization": 0.952,
+            "max_num_batched_tokens": 16384,
+            "aiter_version": "0.1.19.post2",
+        },
+    }
     return base | changes
 
 
@@ -337,7 +345,7 @@ def test_measured_lengths_come_from_good_summary_rows() -> None:
     assert measured_ttft(rows) == {1024: 0.1}
 
 
-def test_a_length_refused_by_the_plan_keeps_its_reason_and_mend(
+def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old = campaign(serve={**campaign()["serve"], "aiter_version": "0.1.5"})

@@ -34,7 +34,7 @@ time.sleep(60)
 def start(program: str, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT | environment
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])

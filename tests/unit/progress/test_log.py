@@ -33,9 +33,12 @@ with log_to_file(Path(sys.argv[1])) as speak, ProgressLine("x") as progress:
 def test_a_closed_pipe_ends_nothing_and_the_log_file_goes_on(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", SPEAKER, str(tmp_path / "log")], stdin=subprocess.PIPE, stdout=writer, stderr=writer,
+        [sys.executable, "-c", SPEAKER, str(tmp_path / "log")],
+        stdin=subprocess.PIPE,
+        stdout=writer,
+        stderr=writer,
         env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-    )  # fmt: skip
+    )
     os.close(writer)
     os.close(reader)
     process.communicate(b"x")

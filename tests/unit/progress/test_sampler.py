@@ -194,9 +194,12 @@ def test_a_real_prefill_of_the_fake_server() -> None:
     seen: list[PrefillProgress] = []
     with FakeServer({"ttft_s": 0.6, "capacity": 4096}) as server:
         sampler = Sampler(
-            lambda: scrape(server.url), tokens_total=1024, before=scrape(server.url), interval_s=0.05,
+            lambda: scrape(server.url),
+            tokens_total=1024,
+            before=scrape(server.url),
+            interval_s=0.05,
             on_sample=seen.append,
-        )  # fmt: skip
+        )
         with sampler:
             answer = ask(server.url, on_token=sampler.token_came)
     done = [sample.tokens_done for sample in seen]

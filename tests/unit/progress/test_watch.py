@@ -162,8 +162,9 @@ def test_two_writers_share_the_file(tmp_path: Path) -> None:
         second.update(phase="server start", log_line="loading weights")
         content = read_status(tmp_path / "status.json")
     assert {point: entry["phase"] for point, entry in content["current"].items()} == {
-        POINTS[0]: "prefill", POINTS[1]: "server start",
-    }  # fmt: skip
+        POINTS[0]: "prefill",
+        POINTS[1]: "server start",
+    }
 
 
 def test_a_new_phase_forgets_the_numbers_of_the_last(tmp_path: Path) -> None:
@@ -230,11 +231,22 @@ def test_watching_until_the_end(
             return
         name, done = state
         now = 0.0
-        entry = {"phase": "prefill", "phase_started_at": now, "updated_at": now, "host": "elsewhere",
-                 "tokens_done": done, "tokens_total": 2}  # fmt: skip
+        entry = {
+            "phase": "prefill",
+            "phase_started_at": now,
+            "updated_at": now,
+            "host": "elsewhere",
+            "tokens_done": done,
+            "tokens_total": 2,
+        }
         current = {"p/1Ki/pass1": entry} if done else {}
-        content = {"format": 1, "campaign": "c", "updated_at": now, "points": {"p/1Ki/pass1": {"state": name}},
-                   "current": current}  # fmt: skip
+        content = {
+            "format": 1,
+            "campaign": "c",
+            "updated_at": now,
+            "points": {"p/1Ki/pass1": {"state": name}},
+            "current": current,
+        }
         (tmp_path / "status.json").write_text(json.dumps(content))
 
     assert watch.watch(tmp_path, out=out, sleep=sleep) == 0
@@ -254,8 +266,14 @@ def test_a_narrow_terminal_hides_nothing(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
     out = Terminal()
-    at = {"phase": "measuring, cold 0", "tokens_done": 22_020_096, "tokens_total": 1 << 26, "rate_tok_s": 1664.0,
-          "elapsed_s": 4320.0, "eta_s": 35940.0}  # fmt: skip
+    at = {
+        "phase": "measuring, cold 0",
+        "tokens_done": 22_020_096,
+        "tokens_total": 1 << 26,
+        "rate_tok_s": 1664.0,
+        "elapsed_s": 4320.0,
+        "eta_s": 35940.0,
+    }
     with StatusWriter(tmp_path / "status.json", campaign="mi355x", point=LADDER[-1], expected=LADDER) as one:
         one.update(**at)
         with pytest.raises(KeyboardInterrupt):

@@ -77,16 +77,28 @@ def test_the_scripts_go_from_corpus_to_validated_prompt(tmp_path):
     model, stream, path = (str(tmp_path / name) for name in ("model", "stream.parquet", "4Ki.parquet"))
     corpus = str(tinytokenizers.corpus_folder())
     made_of = from_dict(
-        {"model": {"source": "synthetic", "weights": "dummy", "vocabulary": 600}, "lengths": ["4Ki"],
-         "corpus": {"source": str(manifest_of(tmp_path, corpus)), "folder": corpus}}
-    )  # fmt: skip
+        {
+            "model": {"source": "synthetic", "weights": "dummy", "vocabulary": 600},
+            "lengths": ["4Ki"],
+            "corpus": {"source": str(manifest_of(tmp_path, corpus)), "folder": corpus},
+        }
+    )
     steps = [
         ["model.py", "--out", model, *made_of.corpus_arguments, *made_of.model_arguments],
         ["corpus.py", "build", *made_of.corpus_arguments, "--tokenizer", model, "--tokens", "4Ki", "--out", stream],
         ["prompt.py", "--stream", stream, "--tokenizer", model, "--length", "4Ki", "--out", path],
-        ["validate.py", "--prompt", path, "--tokenizer", model, "--length", "4Ki",
-         "--out", str(tmp_path / "v.parquet")],
-    ]  # fmt: skip
+        [
+            "validate.py",
+            "--prompt",
+            path,
+            "--tokenizer",
+            model,
+            "--length",
+            "4Ki",
+            "--out",
+            str(tmp_path / "v.parquet"),
+        ],
+    ]
     outputs = [
         subprocess.run([sys.executable, str(SCRIPTS / step[0]), *step[1:]], capture_output=True, text=True, check=True)
         for step in steps

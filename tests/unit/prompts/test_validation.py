@@ -104,8 +104,18 @@ def test_the_script_knows_the_embedding_from_the_models_own_config(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tinytokenizers.fast_folder(), folder)
     path = write(tmp_path / "p.parquet", good_ids())
-    command = [sys.executable, str(SCRIPTS / "validate.py"), "--prompt", str(path), "--length", str(len(good_ids())),
-               "--tokenizer", str(folder), "--out", str(tmp_path / "v.parquet")]  # fmt: skip
+    command = [
+        sys.executable,
+        str(SCRIPTS / "validate.py"),
+        "--prompt",
+        str(path),
+        "--length",
+        str(len(good_ids())),
+        "--tokenizer",
+        str(folder),
+        "--out",
+        str(tmp_path / "v.parquet"),
+    ]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0, "no config.json, nothing to say"
     (folder / "config.json").write_text(json.dumps(synthetic_model.TINY_LLAMA | {"vocab_size": int(max(good_ids()))}))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -124,8 +134,18 @@ def test_parts_are_checked_across_row_groups(tmp_path, monkeypatch):
 
 def test_the_script_fails_with_one_sentence_and_still_writes_its_row(tmp_path):
     path = write(tmp_path / "p.parquet", good_ids())
-    command = [sys.executable, str(SCRIPTS / "validate.py"), "--prompt", str(path), "--length", "1Ki",
-               "--tokenizer", str(tinytokenizers.fast_folder()), "--out", str(tmp_path / "v.parquet")]  # fmt: skip
+    command = [
+        sys.executable,
+        str(SCRIPTS / "validate.py"),
+        "--prompt",
+        str(path),
+        "--length",
+        "1Ki",
+        "--tokenizer",
+        str(tinytokenizers.fast_folder()),
+        "--out",
+        str(tmp_path / "v.parquet"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"error: {path}: the prompt has {len(good_ids())} ids, not 1024"

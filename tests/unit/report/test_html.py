@@ -144,8 +144,11 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' & <
 
 def test_nothing_that_a_server_says_becomes_markup() -> None:
     row = makerows.bad_row("error_event", detail=HOSTILE) | {"log_lines": [HOSTILE], "host": HOSTILE, "gpu": HOSTILE}
-    server = {**makerows.servers([row])[0], "log_path": f"logs/{HOSTILE}", "contract": json.dumps(
-        [{"setting": HOSTILE, "asked": HOSTILE, "actual": None, "source": "log", "ok": False}])}  # fmt: skip
+    server = {
+        **makerows.servers([row])[0],
+        "log_path": f"logs/{HOSTILE}",
+        "contract": json.dumps([{"setting": HOSTILE, "asked": HOSTILE, "actual": None, "source": "log", "ok": False}]),
+    }
     given = small(row, servers=[server], command=HOSTILE, recipe={HOSTILE: HOSTILE}, subtitle=HOSTILE)
     text = html.to_html(replace(given, name=HOSTILE, damaged=[HOSTILE]), Path("."))
     page = Page(text)

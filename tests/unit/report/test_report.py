@@ -140,8 +140,14 @@ def test_failures_and_doubts_have_reason_and_detail(given: ReportInput) -> None:
 
 
 def test_a_server_that_never_started_is_a_failure() -> None:
-    server = {"mode": "prefill", "length": 4096, "pass_index": 1, "status": "failed", "reason": "server_start",
-              "detail": "no GPU"}  # fmt: skip
+    server = {
+        "mode": "prefill",
+        "length": 4096,
+        "pass_index": 1,
+        "status": "failed",
+        "reason": "server_start",
+        "detail": "no GPU",
+    }
     rows = texts(faults.failures(replace(of([makerows.row()]), servers=[server])))
     assert rows[0][1:4] == ["server start", "failed", "server_start"]
 
@@ -166,8 +172,12 @@ def test_lost_checkpoints_are_an_alert() -> None:
 def test_broken_contract_is_an_alert(given: ReportInput) -> None:
     assert "1 setting differs from what was asked for: see Contract" in narrative.alerts(given)
     kept = {row[0]: row[-1] for row in texts(provenance.contract(given))}
-    assert kept == {"cudagraph_mode": "no, differs", "aiter_version": "not proven", "attention_backend": "yes",
-                    "kv_cache_dtype": "yes"}  # fmt: skip
+    assert kept == {
+        "cudagraph_mode": "no, differs",
+        "aiter_version": "not proven",
+        "attention_backend": "yes",
+        "kv_cache_dtype": "yes",
+    }
 
 
 @pytest.mark.parametrize("asked", [1, None])
@@ -238,8 +248,11 @@ def test_every_table_is_well_formed_markdown(given: ReportInput) -> None:
 
 
 def test_every_heading_stands_apart(given: ReportInput) -> None:
-    marked = [row | ({"reason": "client_starved", "reasons": ["client_starved"]} if row["status"] == "ok" else {})
-              for row in given.rows if row["status"] == "ok"]  # fmt: skip
+    marked = [
+        row | ({"reason": "client_starved", "reasons": ["client_starved"]} if row["status"] == "ok" else {})
+        for row in given.rows
+        if row["status"] == "ok"
+    ]
     lines = markdown(replace(given, rows=marked)).splitlines()
     assert "None." in lines
     assert all(lines[i - 1] == "" for i, line in enumerate(lines) if i and line.startswith("#"))
@@ -284,8 +297,14 @@ def test_cost_without_price_is_silent(given: ReportInput) -> None:
 
 def test_numbers_keep_their_digits() -> None:
     assert [cells.number(value).text for value in (36.0, 126.4, 0.131, 9798743.0, 0.0, None, 1e-5)] == [
-        "36.0", "126", "0.131", "9,798,743", "0", "—", "1.00e-05",
-    ]  # fmt: skip
+        "36.0",
+        "126",
+        "0.131",
+        "9,798,743",
+        "0",
+        "—",
+        "1.00e-05",
+    ]
 
 
 def test_curve_of_another_run_with_random_weights_says_so(given: ReportInput) -> None:

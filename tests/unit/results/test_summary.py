@@ -256,6 +256,8 @@ def test_two_lengths_give_no_fit() -> None:
 
 @pytest.mark.parametrize(("lengths", "fitted"), [(5, {"ttft_power"}), (6, {"ttft_power", "ttft_power_long"})])
 def test_the_longest_four_are_fitted_alone_where_two_more_are_left_out(lengths: int, fitted: set[str]) -> None:
-    rows = [{"mode": "prefill", "length": 1024 << i, "ttft_s_mean": 0.1 * 2**i, "decode_tok_s_mean": None}
-            for i in range(lengths)]  # fmt: skip
+    rows = [
+        {"mode": "prefill", "length": 1024 << i, "ttft_s_mean": 0.1 * 2**i, "decode_tok_s_mean": None}
+        for i in range(lengths)
+    ]
     assert {fit["name"] for fit in fits.fits(rows)} == fitted

@@ -22,11 +22,19 @@ def _no_summary_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def campaign(**changes: Any) -> Campaign:
     base: dict[str, Any] = {
-        "model": {"source": KIMI}, "lengths": ["1Ki", "1Mi", "64Mi"], "passes": 3,
+        "model": {"source": KIMI},
+        "lengths": ["1Ki", "1Mi", "64Mi"],
+        "passes": 3,
         "hardware": {"gpu": "MI355X", "count": 8},
-        "serve": {"tensor_parallel_size": 8, "kv_cache_dtype": "fp8_e4m3", "gpu_memory_utilization": 0.952,
-                  "max_num_batched_tokens": 16384, "aiter_version": "0.1.19.post2", "start_timeout_s": 600},
-    }  # fmt: skip
+        "serve": {
+            "tensor_parallel_size": 8,
+            "kv_cache_dtype": "fp8_e4m3",
+            "gpu_memory_utilization": 0.952,
+            "max_num_batched_tokens": 16384,
+            "aiter_version": "0.1.19.post2",
+            "start_timeout_s": 600,
+        },
+    }
     return from_dict(base | changes)
 
 
@@ -72,8 +80,14 @@ def test_the_unknown_gets_half_a_day_and_the_refused_no_time() -> None:
 
 
 def test_a_model_that_is_not_made_yet_is_asked_for_again(tmp_path: Path) -> None:
-    made = from_dict({"model": {"source": "synthetic", "weights": "dummy"}, "lengths": ["1Ki"], "passes": 1,
-                      "serve": {"cpu_kv_cache_gib": 8, "start_timeout_s": 60}})  # fmt: skip
+    made = from_dict(
+        {
+            "model": {"source": "synthetic", "weights": "dummy"},
+            "lengths": ["1Ki"],
+            "passes": 1,
+            "serve": {"cpu_kv_cache_gib": 8, "start_timeout_s": 60},
+        }
+    )
     request, point = NodeRequest(made), Point(1024, 1)
     assert request.runtime_minutes([point]) == 12 * 60 + 1
     (tmp_path / "results/model").mkdir(parents=True)

@@ -63,9 +63,12 @@ def start() -> Iterator[Start]:
 
         def start(*arguments: str) -> "subprocess.Popen[str]":
             process = subprocess.Popen(
-                [sys.executable, "-c", RUN, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                [sys.executable, "-c", RUN, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
                 env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-            )  # fmt: skip
+            )
             stack.callback(process.communicate)
             stack.callback(process.kill)
             assert process.stdout is not None

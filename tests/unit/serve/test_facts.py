@@ -36,11 +36,21 @@ def recorded(name: str) -> list[str]:
 def test_facts_of_a_cpu_server() -> None:
     read = facts.read_log(recorded("cpu-0.32-start.log"))
     expected = {
-        "vllm_version": "0.32.0", "attention_backend": "CPU_ATTN", "kv_cache_dtype": "fp8_e4m3",
-        "cudagraph_mode": "NONE", "kv_capacity_tokens": 4194304, "max_model_len": 32768, "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1, "decode_context_parallel_size": 1, "max_num_seqs": 1,
-        "max_num_batched_tokens": 2048, "prefix_caching": False, "load_format": "dummy", "enforce_eager": True,
-    }  # fmt: skip
+        "vllm_version": "0.32.0",
+        "attention_backend": "CPU_ATTN",
+        "kv_cache_dtype": "fp8_e4m3",
+        "cudagraph_mode": "NONE",
+        "kv_capacity_tokens": 4194304,
+        "max_model_len": 32768,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 2048,
+        "prefix_caching": False,
+        "load_format": "dummy",
+        "enforce_eager": True,
+    }
     assert {name: read.get(name) for name in expected} == expected
     labels = facts.read_metrics((LOGS / "cpu-0.32-metrics.txt").read_text(), 32768)
     assert labels == {
@@ -54,10 +64,16 @@ def test_facts_of_a_cpu_server() -> None:
 def test_facts_of_the_pinned_gpu_version() -> None:
     read = facts.read_log(GPU_0251)
     expected = {
-        "vllm_version": "0.25.1", "attention_backend": "FLASHMLA", "prefill_backend": "FLASH_ATTN",
-        "kv_cache_dtype": "fp8_e4m3", "block_size": 3776, "kv_capacity_tokens": 9798743,
-        "cudagraph_mode": "FULL_AND_PIECEWISE", "tensor_parallel_size": 8, "disable_custom_all_reduce": False,
-    }  # fmt: skip
+        "vllm_version": "0.25.1",
+        "attention_backend": "FLASHMLA",
+        "prefill_backend": "FLASH_ATTN",
+        "kv_cache_dtype": "fp8_e4m3",
+        "block_size": 3776,
+        "kv_capacity_tokens": 9798743,
+        "cudagraph_mode": "FULL_AND_PIECEWISE",
+        "tensor_parallel_size": 8,
+        "disable_custom_all_reduce": False,
+    }
     assert {name: read.get(name) for name in expected} == expected
 
 
@@ -185,19 +201,38 @@ def test_jit_lines_are_those_of_compilation_only() -> None:
 
 def test_the_command_line_of_the_published_recipe() -> None:
     recipe = Recipe(
-        model="moonshotai/Kimi-Linear-48B-A3B-Instruct", served_name="kimi", max_model_len=67125248,
-        revision="abc", trust_remote_code=True, tensor_parallel_size=8, kv_cache_dtype="fp8_e4m3",
-        attention_backend="ROCM_AITER_MLA", cudagraph_mode="FULL_AND_PIECEWISE", gpu_memory_utilization=0.952,
-        kv_transfer_config={"kv_connector": "X"}, extra_args=("--seed", "1"), env={"A": "1"},
-    )  # fmt: skip
+        model="moonshotai/Kimi-Linear-48B-A3B-Instruct",
+        served_name="kimi",
+        max_model_len=67125248,
+        revision="abc",
+        trust_remote_code=True,
+        tensor_parallel_size=8,
+        kv_cache_dtype="fp8_e4m3",
+        attention_backend="ROCM_AITER_MLA",
+        cudagraph_mode="FULL_AND_PIECEWISE",
+        gpu_memory_utilization=0.952,
+        kv_transfer_config={"kv_connector": "X"},
+        extra_args=("--seed", "1"),
+        env={"A": "1"},
+    )
     words = " ".join(command(recipe, "127.0.0.1", 8000))
     for part in (
-        "--host 127.0.0.1 --port 8000", "--served-model-name kimi", "--max-model-len 67125248", "--revision abc",
-        "--tensor-parallel-size 8", "--kv-cache-dtype fp8_e4m3", "--attention-backend ROCM_AITER_MLA",
-        '--compilation-config {"cudagraph_mode": "FULL_AND_PIECEWISE"}', "--gpu-memory-utilization 0.952",
-        "--max-num-seqs 1", '--kv-transfer-config {"kv_connector": "X"}', "--trust-remote-code",
-        "--no-enable-prefix-caching", "--enable-prompt-tokens-details", "--seed 1",
-    ):  # fmt: skip
+        "--host 127.0.0.1 --port 8000",
+        "--served-model-name kimi",
+        "--max-model-len 67125248",
+        "--revision abc",
+        "--tensor-parallel-size 8",
+        "--kv-cache-dtype fp8_e4m3",
+        "--attention-backend ROCM_AITER_MLA",
+        '--compilation-config {"cudagraph_mode": "FULL_AND_PIECEWISE"}',
+        "--gpu-memory-utilization 0.952",
+        "--max-num-seqs 1",
+        '--kv-transfer-config {"kv_connector": "X"}',
+        "--trust-remote-code",
+        "--no-enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--seed 1",
+    ):
         assert part in words
     for absent in ("--disable-custom-all-reduce", "--enforce-eager", "--tokenizer", "--data-parallel", "None"):
         assert absent not in words
@@ -208,11 +243,23 @@ def test_the_command_line_of_the_published_recipe() -> None:
 @pytest.mark.parametrize("version", ["0.25.1", "0.32.0"])
 def test_every_flag_is_one_that_vllm_has(version: str) -> None:
     recipe = Recipe(
-        model="m", served_name="m", max_model_len=1, tokenizer="t", revision="r", trust_remote_code=True,
-        data_parallel_size=2, decode_context_parallel_size=2, attention_backend="A", cudagraph_mode="NONE",
-        custom_all_reduce=False, gpu_memory_utilization=0.5, max_num_batched_tokens=1, enforce_eager=True,
-        prefix_caching=True, kv_transfer_config={"a": 1},
-    )  # fmt: skip
+        model="m",
+        served_name="m",
+        max_model_len=1,
+        tokenizer="t",
+        revision="r",
+        trust_remote_code=True,
+        data_parallel_size=2,
+        decode_context_parallel_size=2,
+        attention_backend="A",
+        cudagraph_mode="NONE",
+        custom_all_reduce=False,
+        gpu_memory_utilization=0.5,
+        max_num_batched_tokens=1,
+        enforce_eager=True,
+        prefix_caching=True,
+        kv_transfer_config={"a": 1},
+    )
     known = recorded(f"{version}-flags.txt")
     flags = [word for word in command(recipe, "h", 1) if word.startswith("--")]
     assert [flag for flag in flags if flag.replace("--no-", "--") not in known] == []

@@ -98,9 +98,12 @@ def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     monkeypatch.setenv("TINY", "family ignore_term sockets")
     code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -306,11 +309,24 @@ def test_a_reused_process_id_another_host_and_an_earlier_boot_are_left_alone(
     tmp_path: Path, bystander: tuple[subprocess.Popen[bytes], int]
 ) -> None:
     process, port = bystander
-    base = {"id": "0" * 12, "host": os.uname().nodename, "boot": identity.boot_id(), "owner": 1, "owner_start": -1,
-            "reaper": None, "pid": process.pid, "start": 1, "port": port, "stop_commands": []}  # fmt: skip
+    base = {
+        "id": "0" * 12,
+        "host": os.uname().nodename,
+        "boot": identity.boot_id(),
+        "owner": 1,
+        "owner_start": -1,
+        "reaper": None,
+        "pid": process.pid,
+        "start": 1,
+        "port": port,
+        "stop_commands": [],
+    }
     true_start = reaper.start_ticks(process.pid)
-    for name, change in {"reused": {}, "host": {"host": "elsewhere", "start": true_start},
-                         "boot": {"boot": "earlier", "start": true_start}}.items():  # fmt: skip
+    for name, change in {
+        "reused": {},
+        "host": {"host": "elsewhere", "start": true_start},
+        "boot": {"boot": "earlier", "start": true_start},
+    }.items():
         (tmp_path / f"server-{name}.json").write_text(json.dumps(base | change))
     (tmp_path / "server-torn.json").write_text('{"id": ')
     end_leftovers(tmp_path)

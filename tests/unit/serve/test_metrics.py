@@ -90,9 +90,14 @@ def test_vllm_of_the_published_recipe() -> None:
 def test_sglang() -> None:
     snapshot = read("handmade-sglang-0.5")
     assert snapshot.counters == {
-        "prompt_tokens": 2048, "generation_tokens": 32, "cached_tokens": 128, "requests": 2, "ttft_s": 0.4,
-        "itl_sum_s": 0.3, "queue_s": 0.01,
-    }  # fmt: skip
+        "prompt_tokens": 2048,
+        "generation_tokens": 32,
+        "cached_tokens": 128,
+        "requests": 2,
+        "ttft_s": 0.4,
+        "itl_sum_s": 0.3,
+        "queue_s": 0.01,
+    }
     assert (snapshot.kv_usage, snapshot.running, snapshot.kv_capacity_tokens) == (0.5, 0, 40960)
 
 

@@ -27,12 +27,22 @@ def recorded(name: str) -> list[str]:
 def test_facts_of_a_start() -> None:
     read = facts.read_log(recorded("start"))
     expected = {
-        "vllm_version": "0.25.1", "attention_backend": "FLASHMLA", "prefill_backend": "FLASH_ATTN",
-        "kv_cache_dtype": "fp8_e4m3", "block_size": 3776, "kv_capacity_tokens": 9_800_167, "max_model_len": 8_404_992,
-        "cudagraph_mode": "FULL_AND_PIECEWISE", "max_num_batched_tokens": 16_384, "max_num_seqs": 1,
-        "kv_connector": "DecodeBenchConnector", "tensor_parallel_size": 1, "prefix_caching": False,
-        "load_format": "dummy", "device_config": "cuda",
-    }  # fmt: skip
+        "vllm_version": "0.25.1",
+        "attention_backend": "FLASHMLA",
+        "prefill_backend": "FLASH_ATTN",
+        "kv_cache_dtype": "fp8_e4m3",
+        "block_size": 3776,
+        "kv_capacity_tokens": 9_800_167,
+        "max_model_len": 8_404_992,
+        "cudagraph_mode": "FULL_AND_PIECEWISE",
+        "max_num_batched_tokens": 16_384,
+        "max_num_seqs": 1,
+        "kv_connector": "DecodeBenchConnector",
+        "tensor_parallel_size": 1,
+        "prefix_caching": False,
+        "load_format": "dummy",
+        "device_config": "cuda",
+    }
     assert {name: read.get(name) for name in expected} == expected
 
 

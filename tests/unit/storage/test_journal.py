@@ -163,9 +163,12 @@ def test_a_record_half_written_is_taken_back(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     path = tmp_path / "p.jsonl"
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", LIMITED, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
         env=os.environ | {"PYTHONPATH": str(Path(journal.__file__).parents[2])},
-    )  # fmt: skip
+    )
     assert done.stdout == (
         f"cannot write the journal {path}: File too large; free space or fix the folder, then run the same command"
         " again: finished rows are kept\n"

@@ -86,10 +86,14 @@ def stream(
     `on_token` is called with the seconds since the start for each event that may carry a token.
     """
     fields = {
-        "model": model, "max_tokens": max_new_tokens, "temperature": temperature, "ignore_eos": ignore_eos,
-        "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "model": model,
+        "max_tokens": max_new_tokens,
+        "temperature": temperature,
+        "ignore_eos": ignore_eos,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         **(extra_body or {}),
-    }  # fmt: skip
+    }
     watch = Watch(alive, stalled)
     request = _Request(url.rstrip("/").removesuffix("/v1"), api_key, watch, on_token)
     body = RequestBody(fields, as_prompt(prompt))
@@ -172,9 +176,13 @@ class _Request:
         address = httpcore.URL(self.url)
         host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
         headers = [
-            ("Host", host), ("Content-Type", "application/json"), ("Content-Length", str(body.size)),
-            ("Accept", "text/event-stream"), ("Accept-Encoding", "identity"), ("Connection", "close"),
-        ]  # fmt: skip
+            ("Host", host),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(body.size)),
+            ("Accept", "text/event-stream"),
+            ("Accept-Encoding", "identity"),
+            ("Connection", "close"),
+        ]
         if self.api_key:
             headers.append(("Authorization", f"Bearer {self.api_key}"))
         with pool.stream(

@@ -32,9 +32,15 @@ def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longes
 
 
 def draw(
-    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings,
-    lengths: Sequence[int], stem: Path | str, *, synthetic_weights: bool = False,
-) -> list[Path]:  # fmt: skip
+    geometry: Geometry,
+    hardware: Hardware | None,
+    parallelism: Parallelism,
+    settings: Settings,
+    lengths: Sequence[int],
+    stem: Path | str,
+    *,
+    synthetic_weights: bool = False,
+) -> list[Path]:
     """Write the figure as `stem`.png and `stem`.svg. The cache is that of one whole sequence.
 
     The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
@@ -73,8 +79,10 @@ def _lines(
     geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings, longest: int
 ) -> list[tuple[str, float, str, str]]:
     """Return (label, bytes, colour, line style) of the horizontal lines."""
-    lines = [("active parameters", geometry.active_weight_bytes, style.GREEN, ":"),
-             ("all parameters", float(geometry.weight_bytes), style.GREEN, "-")]  # fmt: skip
+    lines = [
+        ("active parameters", geometry.active_weight_bytes, style.GREEN, ":"),
+        ("all parameters", float(geometry.weight_bytes), style.GREEN, "-"),
+    ]
     if geometry.active_weight_bytes > geometry.weight_bytes / 2:
         lines = lines[1:]
     memory = split_memory(geometry, hardware, parallelism, settings)
@@ -106,10 +114,17 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
     axes.annotate(
-        text, (x, size), (2, -4 if below else 3), textcoords="offset points", fontsize=8, color=style.INK,
-        va="top" if below else "bottom", ha="right" if early else "left", zorder=2.5,
+        text,
+        (x, size),
+        (2, -4 if below else 3),
+        textcoords="offset points",
+        fontsize=8,
+        color=style.INK,
+        va="top" if below else "bottom",
+        ha="right" if early else "left",
+        zorder=2.5,
         bbox={"boxstyle": "square,pad=0.1", "fc": style.PAPER, "ec": "none", "alpha": 0.8},
-    )  # fmt: skip
+    )
 
 
 def _operating_point(
@@ -122,12 +137,18 @@ def _operating_point(
     axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
     upwards, named = highest_line > 30 * size, list(axes.texts)
     note = axes.annotate(
-        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}", (longest, size),
-        (0, 0), textcoords="offset points", ha="right", va="bottom" if upwards else "top",
-        fontsize=8.5, fontweight="bold", zorder=5,
+        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}",
+        (longest, size),
+        (0, 0),
+        textcoords="offset points",
+        ha="right",
+        va="bottom" if upwards else "top",
+        fontsize=8.5,
+        fontweight="bold",
+        zorder=5,
         arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
         bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
-    )  # fmt: skip
+    )
     for distance in (56, 88, 120) if upwards else (-44, -80, -116):
         note.xyann = (34, distance)
         figure.draw_without_rendering()

@@ -27,8 +27,15 @@ class Look:
     def options(self) -> dict[str, Any]:
         """What matplotlib's plot and errorbar take."""
         face = "none" if self.hollow else self.colour
-        return {"color": self.colour, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
-                "markeredgecolor": self.colour, "markeredgewidth": 1.4, "linewidth": 1.2}  # fmt: skip
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "markersize": self.size,
+            "markerfacecolor": face,
+            "markeredgecolor": self.colour,
+            "markeredgewidth": 1.4,
+            "linewidth": 1.2,
+        }
 
 
 LOOK = {
@@ -83,9 +90,19 @@ def mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
     for state, marker, colour in EMPTY:
         if x := states.get(state):
             axes.plot(
-                x, [0.035] * len(x), transform=axes.get_xaxis_transform(), linestyle="", marker=marker, markersize=7,
-                color=colour, markerfacecolor="none", markeredgewidth=1.8, label=state, clip_on=False, zorder=4,
-            )  # fmt: skip
+                x,
+                [0.035] * len(x),
+                transform=axes.get_xaxis_transform(),
+                linestyle="",
+                marker=marker,
+                markersize=7,
+                color=colour,
+                markerfacecolor="none",
+                markeredgewidth=1.8,
+                label=state,
+                clip_on=False,
+                zorder=4,
+            )
     if empty:
         low, high = axes.get_ylim()
         axes.set_ylim(low / (high / low) ** 0.08, high)
@@ -93,8 +110,16 @@ def mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
 
 
 def say_nothing_measured(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=style.MUTED, fontsize=12,
-              bbox={"boxstyle": "square,pad=0.2", "fc": style.PAPER, "ec": "none"})  # fmt: skip
+    axes.text(
+        0.5,
+        0.5,
+        "nothing measured",
+        transform=axes.transAxes,
+        ha="center",
+        color=style.MUTED,
+        fontsize=12,
+        bbox={"boxstyle": "square,pad=0.2", "fc": style.PAPER, "ec": "none"},
+    )
 
 
 def looks(others: Sequence[RunCurve]) -> list[tuple[RunCurve, str, str]]:

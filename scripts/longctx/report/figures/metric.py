@@ -161,8 +161,10 @@ def _legend(axes: Axes, **options: Any) -> None:
     """Explain the measured series first (ours, cold prompts leading, then others), then bounds, fits and marks."""
     handles, labels = axes.get_legend_handles_labels()
     ours = [LOOK[mode].label for mode in ("prefill", "reuse", "decode_only")]
-    entries = [(handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
-               for handle, label in zip(handles, labels, strict=True)]  # fmt: skip
+    entries = [
+        (handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
+        for handle, label in zip(handles, labels, strict=True)
+    ]
     entries.sort(key=lambda entry: (entry[2], ours.index(entry[1]) if entry[1] in ours else len(ours)))
     axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
 
@@ -173,10 +175,16 @@ def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
     late = [(row["length"], row["ttft_s_mean"]) for row in rows if row["ttft_s_mean"]] if metric == "ttft_s" else []
     if late:
         axes.plot(
-            *zip(*late, strict=True), linestyle="", marker="o", markersize=12, markerfacecolor="none",
-            markeredgecolor=style.VERMILLION, markeredgewidth=1.4, label="late: the client waited for a processor",
+            *zip(*late, strict=True),
+            linestyle="",
+            marker="o",
+            markersize=12,
+            markerfacecolor="none",
+            markeredgecolor=style.VERMILLION,
+            markeredgewidth=1.4,
+            label="late: the client waited for a processor",
             zorder=5,
-        )  # fmt: skip
+        )
 
 
 def _described(row: Row, metric: str) -> Description:

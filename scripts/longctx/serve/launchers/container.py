@@ -238,17 +238,17 @@ def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
     """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
     for mount in mounts:
         if not os.path.exists(mount.source):
-            raise _error(f"the mount source {mount.source} does not exist; create it or mend container.mounts")
+            raise _error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
         mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
         if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
-            raise _error(f"permission denied on the mount source {mount.source}; mend its mode or add :ro")
+            raise _error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
         if not mount.target.startswith("/"):
-            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; mend container.mounts")
+            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts")
         if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
             raise _error(f"the mount target {mount.target} is refused by every engine; choose another folder")
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
-            raise _error(f"the device {device} does not exist on this host; mend container.devices")
+            raise _error(f"the device {device} does not exist on this host; correct container.devices")
     if options.network == "none":
         raise _error("container.network: none would cut the server off; use host or bridge")
     if engine == "apptainer":

@@ -19,11 +19,15 @@ def nvidia(text: str) -> list[dict[str, Any]]:
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") == 4]
     return [
         {
-            "index": int(index), "name": name, "used": _mib(used), "total": _mib(total), "driver": driver,
+            "index": int(index),
+            "name": name,
+            "used": _mib(used),
+            "total": _mib(total),
+            "driver": driver,
         }
         for index, name, used, total, driver in rows
         if index.isdigit()
-    ]  # fmt: skip
+    ]
 
 
 def rocm(text: str) -> list[dict[str, Any]]:

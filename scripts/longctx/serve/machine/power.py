@@ -154,9 +154,11 @@ class PowerSampler:
             return nothing | {"power_gap_s": window_s}
         joules = sum(curve[0] for curve in curves)
         return {
-            "energy_j": joules, "energy_decode_j": self._decode_j(), "power_mean_w": joules / window_s,
+            "energy_j": joules,
+            "energy_decode_j": self._decode_j(),
+            "power_mean_w": joules / window_s,
             "power_gap_s": max(gap for _, gap in curves),
-        }  # fmt: skip
+        }
 
     def _decode_j(self) -> float | None:
         """Return the energy after the first token, None without one or without a sample of every GPU there."""
@@ -168,9 +170,13 @@ class PowerSampler:
     def _popen(self, tool: Tool) -> "subprocess.Popen[str] | None":
         try:
             return subprocess.Popen(
-                [tool.program, *tool.arguments(self.gpus)], text=True, bufsize=1,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [tool.program, *tool.arguments(self.gpus)],
+                text=True,
+                bufsize=1,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
         except OSError:
             return None
 
@@ -191,9 +197,12 @@ class PowerSampler:
         while not self._stop.is_set():
             try:
                 done = subprocess.run(
-                    [tool.program, *tool.arguments(self.gpus)], capture_output=True, text=True,
-                    timeout=POLL_TIMEOUT_S, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
+                    [tool.program, *tool.arguments(self.gpus)],
+                    capture_output=True,
+                    text=True,
+                    timeout=POLL_TIMEOUT_S,
+                    stdin=subprocess.DEVNULL,
+                )
                 yield done.stdout
             except (OSError, subprocess.SubprocessError):
                 pass

@@ -82,9 +82,13 @@ def test_a_good_answer_and_what_was_sent() -> None:
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (1024, 16, 0)
     assert answer.finish_reason == "length"
     assert request == {
-        "model": "fake", "max_tokens": 16, "temperature": 0.0, "ignore_eos": True, "stream": True,
+        "model": "fake",
+        "max_tokens": 16,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    }  # fmt: skip
+    }
     assert [chunk.total for chunk in answer.chunks][-1] == 16
     assert answer.ttft_s is not None
     assert answer.ttft_s >= truth["prefill_s"]

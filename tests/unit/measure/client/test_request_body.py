@@ -80,8 +80,11 @@ def test_memory_does_not_grow_with_the_prompt(tmp_path: Path) -> None:
     scripts = Path(request_body.__file__).parents[3]
     out = subprocess.run(
         [sys.executable, "-c", MEMORY_PROGRAM, str(tmp_path / "p.parquet")],
-        env={"PYTHONPATH": str(scripts)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PYTHONPATH": str(scripts)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     size_kib, grown_kib = map(int, out.stdout.split())
     assert grown_kib < size_kib / 2
 

@@ -158,16 +158,20 @@ def test_one_limit_is_drawn_once() -> None:
 def test_limits_that_meet_at_one_length_are_two() -> None:
     source = given()
     met = min(row["length"] for row in source.summary if row["ttft_bound_s"])
-    rows = [row | {"ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] * (1 if row["length"] == met else 2)}
-            for row in source.summary]  # fmt: skip
+    rows = [
+        row | {"ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] * (1 if row["length"] == met else 2)}
+        for row in source.summary
+    ]
     other = curves.curve_from_summary(rows, "other hardware")
     assert "limit of other hardware" in drawn(metric.metric_figure(given(others=[other]), "ttft_s"))
 
 
 def test_a_limit_per_gpu_is_drawn_once_where_more_of_the_same_gpus_were_used() -> None:
     source = given()
-    rows = [row | {"gpu_count": 4, "ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] / 4}
-            for row in source.summary]  # fmt: skip
+    rows = [
+        row | {"gpu_count": 4, "ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] / 4}
+        for row in source.summary
+    ]
     others = [curves.curve_from_summary(rows, "four")]
     assert "limit of four" in drawn(metric.metric_figure(given(others=others), "ttft_s"))
     assert "limit of four" not in drawn(metric.metric_figure(given(others=others), "ttft_s", normalise=True))

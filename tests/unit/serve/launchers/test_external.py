@@ -66,13 +66,21 @@ def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs:
         assert server.capacity_tokens() == 4096
         assert server.host_facts["cpu_count"] == os.cpu_count()
         assert {entry["setting"]: entry["ok"] for entry in server.contract} == {
-            "model": True, "tensor_parallel_size": None, "pipeline_parallel_size": None, "data_parallel_size": None,
-            "decode_context_parallel_size": None, "kv_cache_dtype": None, "attention_backend": None,
-            "max_num_seqs": None, "prefix_caching": None,
-        }  # fmt: skip
+            "model": True,
+            "tensor_parallel_size": None,
+            "pipeline_parallel_size": None,
+            "data_parallel_size": None,
+            "decode_context_parallel_size": None,
+            "kv_cache_dtype": None,
+            "attention_backend": None,
+            "max_num_seqs": None,
+            "prefix_caching": None,
+        }
         assert {entry["setting"] for entry in server.contract if entry["asked"] is not None} == {
-            "model", "kv_cache_dtype", "attention_backend",
-        }, "what is left at its default is not asked of a server that somebody else runs"  # fmt: skip
+            "model",
+            "kv_cache_dtype",
+            "attention_backend",
+        }, "what is left at its default is not asked of a server that somebody else runs"
         assert server.alive()
         assert server.log_between(0, server.log_offset()) == []
     assert theirs.process is not None

@@ -149,13 +149,24 @@ def test_texts_of_the_system() -> None:
 
 def test_the_environment_record_has_no_secret() -> None:
     env = {
-        "VLLM_USE_X": "1", "HF_TOKEN": "hf_abcdefgh", "VLLM_API_KEY": "sk-12345678", "HF_HOME": "/cache",
-        "EDITOR": "vi", "CUDA_EXTRA": "token=hf_abcdefgh", "OMP_NUM_THREADS": "2", "HF_SHORT_TOKEN": "abc",
-    }  # fmt: skip
+        "VLLM_USE_X": "1",
+        "HF_TOKEN": "hf_abcdefgh",
+        "VLLM_API_KEY": "sk-12345678",
+        "HF_HOME": "/cache",
+        "EDITOR": "vi",
+        "CUDA_EXTRA": "token=hf_abcdefgh",
+        "OMP_NUM_THREADS": "2",
+        "HF_SHORT_TOKEN": "abc",
+    }
     assert json.loads(host.environment_json(env)) == {
-        "CUDA_EXTRA": "token=[secret]", "HF_HOME": "/cache", "HF_SHORT_TOKEN": "[secret]", "HF_TOKEN": "[secret]",
-        "OMP_NUM_THREADS": "2", "VLLM_API_KEY": "[secret]", "VLLM_USE_X": "1",
-    }  # fmt: skip
+        "CUDA_EXTRA": "token=[secret]",
+        "HF_HOME": "/cache",
+        "HF_SHORT_TOKEN": "[secret]",
+        "HF_TOKEN": "[secret]",
+        "OMP_NUM_THREADS": "2",
+        "VLLM_API_KEY": "[secret]",
+        "VLLM_USE_X": "1",
+    }
 
 
 def test_memory_that_comes_back_is_waited_for(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Decode behind a filled KV cache: no prefill, so no TTFT."""

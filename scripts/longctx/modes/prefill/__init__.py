@@ -1,0 +1,1 @@
+"""Cold prompts: the client's TTFT, the server's prefill, and decode."""
