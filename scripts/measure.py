@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
     parser.add_argument("--log", type=Path, required=True, help="what is said goes here too")
-    parser.add_argument("points", nargs="+", help="LENGTH/RUN, RUN being passN, reuse-passN or decode_only-passN")
+    parser.add_argument("points", nargs="+", help="LENGTH/passN, or LENGTH/MODE-passN of another mode than prefill")
     args = parser.parse_args()
     with log_to_file(args.log) as say:
         try:

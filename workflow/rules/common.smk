@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from longctx.campaign import campaign as campaigns
-from longctx.campaign.point import parse_point
+from longctx.campaign.point import RUN_PATTERN, parse_point
 from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
 from longctx.processes import job_owner
@@ -89,7 +89,7 @@ localrules:
 wildcard_constraints:
     length="|".join(format_length(n) for n in CAMPAIGN.all_lengths()),
     tokens="[1-9][0-9]*(Ki|Mi)?",
-    run="((decode_only|reuse)-)?pass[1-9][0-9]*",
+    run=RUN_PATTERN,
     pass_index="[1-9][0-9]*",
 
 

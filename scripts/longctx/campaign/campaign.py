@@ -13,12 +13,13 @@ import orjson
 import yaml
 
 from longctx.campaign import schema, secrets
-from longctx.campaign.checks import check_sense, lengths, tokens_after_prompt
+from longctx.campaign.checks import check_sense, tokens_after_prompt
 from longctx.campaign.identity import OPERATIONAL
+from longctx.campaign.mode import COLD_MODE, MODES, RequestKey, campaign_facet
 from longctx.campaign.point import Point
 from longctx.campaign.recipe import Launcher, Recipe
 from longctx.errors import ConfigError
-from longctx.lengths import parse_length
+from longctx.lengths import configured_lengths, parse_length
 from longctx.resources import ROOT
 from longctx.storage.atomic import write_atomic
 from longctx.storage.provenance import stable_hash
@@ -65,9 +66,10 @@ class Campaign:
         """How long one server lives: 'point', 'pass' or 'campaign', which an external one always does."""
         return "campaign" if self.raw["launcher"] == "external" else str(self.raw["serve"]["scope"])
 
-    def lengths(self, mode: str = "prefill") -> list[int]:
+    def lengths(self, mode: str = COLD_MODE) -> list[int]:
         """Prompt lengths of a mode in tokens, ascending."""
-        return (lengths(self.raw[mode], f"{mode}.") if mode != "prefill" else []) or lengths(self.raw, "")
+        own = campaign_facet(mode).section(self.raw)
+        return configured_lengths(own, f"{mode}.") or configured_lengths(self.raw, "")
 
     def all_lengths(self) -> list[int]:
         return sorted({length for mode in self.modes for length in self.lengths(mode)})
@@ -82,16 +84,13 @@ class Campaign:
         repeats = self.raw["repeats"]
         return int(repeats["count"]) if length <= parse_length(repeats["up_to"]) else 1
 
-    def requests(self, point: Point) -> list[tuple[str, int]]:
-        """The (role, request_index) that a point must have; index 0 is the first cold request."""
-        if point.mode == "prefill":
-            return [("cold" if i == 0 else "repeat", i) for i in range(self.repeats(point.length))]
-        if point.mode == "decode_only":
-            return [("decode_only", 0)]
-        return [("cold", 0), *(("reuse", i) for i in range(1, self.raw["reuse"]["queries"] + 1))]
+    def requests(self, point: Point) -> list[RequestKey]:
+        """The (role, request_index) that a point must have; index 0 is the first one."""
+        requests = campaign_facet(point.mode).requests(self.raw, self.repeats(point.length))
+        return [(str(role), index) for role, index in requests]  # plain: Snakemake compares them with earlier runs'
 
     def tokens_after_prompt(self, mode: str) -> int:
-        """Tokens that a request adds to its prompt: the answer, and in mode reuse the query before it."""
+        """Tokens that a request adds to its prompt: the answer, and the query before it where the mode has one."""
         return tokens_after_prompt(self.raw, mode)
 
     @property
@@ -171,11 +170,7 @@ class Campaign:
         if raw["launcher"] != "local":
             chosen[raw["launcher"]] = raw[raw["launcher"]]
         chosen["checkpoint"] = raw["checkpoint"] is not None
-        if mode == "decode_only":
-            chosen["fill"] = [raw[mode]["fill_mean"], raw[mode]["fill_std"]]
-        if mode == "reuse":
-            chosen["suffix_tokens"] = raw[mode]["suffix_tokens"]
-        return chosen
+        return chosen | campaign_facet(mode).identity(raw)
 
     def plan_settings(self) -> dict[str, Any]:
         """Every setting that the plan depends on."""
@@ -184,8 +179,7 @@ class Campaign:
             "passes",
             "repeats",
             "max_new_tokens",
-            "reuse",
-            "decode_only",
+            *(mode.value for mode in MODES if mode in self.raw),
             "model",
             "launcher",
             "serve",
@@ -202,7 +196,7 @@ class Campaign:
         """What to serve so that prompts up to `length` tokens fit."""
         model, serve = self.raw["model"], self.raw["serve"]
         taken = {field: serve[field] for field in Recipe.__dataclass_fields__ if field in serve}
-        taken["prefix_caching"] = self.caching or mode == "reuse"
+        taken["prefix_caching"] = self.caching or campaign_facet(mode).needs_prefix_caching
         taken["extra_args"] = (*serve["extra_args"], *self._position_override(length + serve["headroom_tokens"]))
         taken["versions"] = {k: serve[f"{k}_version"] for k in ("vllm", "aiter") if serve[f"{k}_version"]}
         taken["env"] = self._server_env()
@@ -235,12 +229,9 @@ class Campaign:
         return env
 
     def _kv_transfer(self, mode: str, checkpoint_dir: Path | None) -> dict[str, Any] | None:
-        if mode == "decode_only":
-            fill = self.raw["decode_only"]
-            extra: dict[str, Any] = {"fill_mean": fill["fill_mean"], "fill_std": fill["fill_std"]}
-            return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
-        if checkpoint_dir is None:
-            return None
+        own = campaign_facet(mode).kv_transfer_config(self.raw)
+        if own is not None or checkpoint_dir is None:
+            return own
         extra = {
             "spec_name": "TieringOffloadingSpec",
             "cpu_bytes_to_use": int(self.raw["checkpoint"]["cpu_gib"] * 2**30),

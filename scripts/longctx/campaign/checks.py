@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from longctx import resources
+from longctx.campaign.mode import COLD_MODE, MODES, campaign_facet
 from longctx.errors import ConfigError, PromptError
-from longctx.lengths import ladder, parse_length
+from longctx.lengths import configured_lengths
 from longctx.resources import ROOT
 
 
 def check_sense(config: dict[str, Any]) -> None:
     """Refuse what the schema cannot see: settings that contradict each other."""
-    for section, name in ((config, ""), (config["decode_only"], "decode_only."), (config["reuse"], "reuse.")):
-        lengths(section, name)
-    if not (lengths(config, "") or all(lengths(config[m], m) for m in config["modes"] if m != "prefill")):
+    common = configured_lengths(config, "")
+    own = {mode: configured_lengths(campaign_facet(mode).section(config), f"{mode}.") for mode in MODES}
+    if not (common or all(own[mode] for mode in config["modes"] if mode != COLD_MODE)):
         raise ConfigError("config key lengths: missing; give lengths: [1Ki, 4Ki] or from: 1Ki and to: 64Ki")
-    if "prefill" in config["modes"] and not lengths(config, ""):
-        raise ConfigError("config key lengths: missing; mode prefill needs lengths, or from and to")
+    for mode in config["modes"]:
+        campaign_facet(mode).check(config)
     model = config["model"]
     if model["trust_remote_code"] and not (model["revision"] or Path(model["source"]).is_dir()):
         raise ConfigError(
@@ -42,7 +43,7 @@ def check_sense(config: dict[str, Any]) -> None:
 
 
 def tokens_after_prompt(config: Mapping[str, Any], mode: str) -> int:
-    return int(config["max_new_tokens"] + (config["reuse"]["suffix_tokens"] if mode == "reuse" else 0))
+    return int(config["max_new_tokens"]) + campaign_facet(mode).suffix_tokens(config)
 
 
 def _check_model_exists(model: Mapping[str, Any]) -> None:
@@ -73,26 +74,5 @@ def _check_prompt(config: Mapping[str, Any]) -> None:
 def _check_external(config: Mapping[str, Any]) -> None:
     if not config["external"]["url"]:
         raise ConfigError("config key external.url: missing; launcher: external needs the server's address")
-    if "decode_only" in config["modes"]:
-        raise ConfigError(
-            "config key modes: decode_only needs a server started with vLLM's DecodeBenchConnector, which launcher:"
-            " external does not start; remove the mode"
-        )
     if config["checkpoint"]:
         raise ConfigError("config key checkpoint: launcher: external does not start servers; remove it")
-
-
-def lengths(section: Mapping[str, Any], name: str) -> list[int]:
-    """Return the lengths of a section in ascending order, [] where it gives none."""
-    if ("from" in section) != ("to" in section):
-        missing = "to" if "from" in section else "from"
-        raise ConfigError(f"config key {name}{missing}: missing; from and to go together")
-    if "from" in section:
-        try:
-            return ladder(section["from"], section["to"])
-        except ConfigError as error:
-            raise ConfigError(f"config keys {name}from and {name}to: {error}") from error
-    try:
-        return sorted({parse_length(value) for value in section.get("lengths", ())})
-    except ConfigError as error:
-        raise ConfigError(f"config key {name}lengths: {error}") from error

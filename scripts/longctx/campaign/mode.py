@@ -1,14 +1,17 @@
 """The registry of modes: each one is a folder of `longctx.modes`, and every stage loads its own facet from there."""
 
 import importlib
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from longctx.storage.schemas import ModeName
+from longctx.storage.schemas import ModeName, Role
 
 # The order in which modes are named in tables and figures; the first one measures cold prompts.
 MODES = tuple(ModeName)
 COLD_MODE = MODES[0]
+# A request of a point: its role and its index; index 0 is the first one.
+RequestKey = tuple[str, int]
 
 
 @cache
@@ -18,3 +21,51 @@ def load_facet(mode: str, stage: str) -> Any:
     The folder of modes stands above all stages, so no stage imports it: it is loaded by name, as a plugin is.
     """
     return importlib.import_module(f"longctx.modes.{mode}.{stage}").FACET
+
+
+class CampaignFacet:
+    """What a mode asks of the configuration, of the server and of the plan. Defaults are those of cold prompts.
+
+    counted_roles: requests that the summary counts. measures_ttft: whether the client sees a prefill.
+    fills_kv: whether the KV cache holds made-up values. needs_prefix_caching: of its server.
+    """
+
+    name: ModeName
+    counted_roles: tuple[Role, ...]
+    measures_ttft = True
+    fills_kv = False
+    needs_prefix_caching = False
+
+    def section(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the mode's own section of a configuration, {} where it has none."""
+        section: Mapping[str, Any] = config.get(self.name, {})
+        return section
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raise ConfigError where the configuration cannot serve this mode."""
+
+    def requests(self, config: Mapping[str, Any], repeats: int) -> list[RequestKey]:
+        """Return the requests that a point must have; `repeats` is the campaign's number of cold requests."""
+        raise NotImplementedError
+
+    def prefills(self, requests: int) -> int:
+        """Return how many whole prefills one pass of a point costs that has this many counted requests."""
+        return requests
+
+    def suffix_tokens(self, config: Mapping[str, Any]) -> int:
+        """Return how many tokens a request adds to its prompt before the answer."""
+        return 0
+
+    def identity(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the mode's own section that change its numbers: part of its recipe's identity."""
+        return {}
+
+    def kv_transfer_config(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return vLLM's kv_transfer_config that the mode needs, None where it needs no KV connector."""
+        return None
+
+
+def campaign_facet(mode: str) -> CampaignFacet:
+    """Return what `mode` asks of a campaign."""
+    facet: CampaignFacet = load_facet(mode, "campaign")
+    return facet

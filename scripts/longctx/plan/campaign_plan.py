@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
+from longctx.campaign.mode import COLD_MODE, campaign_facet
 from longctx.campaign.point import Point
 from longctx.errors import GeometryError
 from longctx.model.geometry import Geometry
@@ -32,7 +33,7 @@ def measured_ttft(summary_rows: Sequence[Mapping[str, Any]]) -> dict[int, float]
     return {
         row["length"]: row["ttft_s_mean"]
         for row in summary_rows
-        if row["mode"] == "prefill" and row["ttft_s_mean"] is not None
+        if row["mode"] == COLD_MODE and row["ttft_s_mean"] is not None
     }
 
 
@@ -46,8 +47,8 @@ def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = Non
     settings, parallelism = _settings(campaign, max(length for _, length in points))
 
     def requests(mode: str, length: int) -> int:
-        roles = [role for role, _ in campaign.requests(Point(length, 1, mode))]
-        return sum(role == "reuse" for role in roles) if mode == "reuse" else len(roles)
+        counted = campaign_facet(mode).counted_roles
+        return sum(role in counted for role, _ in campaign.requests(Point(length, 1, mode)))
 
     rows = plan_points(
         geometry,

@@ -1,0 +1,42 @@
+"""Decode without prefill in a campaign: vLLM's DecodeBenchConnector fills the KV cache."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longctx.campaign.mode import CampaignFacet, RequestKey
+from longctx.errors import ConfigError
+from longctx.storage.schemas import ModeName, Role
+
+
+class DecodeOnlyCampaign(CampaignFacet):
+    """Needs a server that this campaign starts itself, with the connector."""
+
+    name = ModeName.DECODE_ONLY
+    counted_roles = (Role.DECODE_ONLY,)
+    measures_ttft = False
+    fills_kv = True
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        if config["launcher"] == "external":
+            raise ConfigError(
+                "config key modes: decode_only needs a server started with vLLM's DecodeBenchConnector, which launcher:"
+                " external does not start; remove the mode"
+            )
+
+    def requests(self, config: Mapping[str, Any], repeats: int) -> list[RequestKey]:
+        return [(Role.DECODE_ONLY, 0)]
+
+    def prefills(self, requests: int) -> int:
+        return 0
+
+    def identity(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        section = self.section(config)
+        return {"fill": [section["fill_mean"], section["fill_std"]]}
+
+    def kv_transfer_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        section = self.section(config)
+        fill = {"fill_mean": section["fill_mean"], "fill_std": section["fill_std"]}
+        return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": fill}
+
+
+FACET = DecodeOnlyCampaign()
