@@ -1,19 +1,25 @@
 """A campaign's plan: its configuration translated for `plan`, its measured rungs for `forecast`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import COLD_MODE, campaign_facet
 from longctx.campaign.point import Point
-from longctx.errors import GeometryError
+from longctx.errors import ConfigError, DataError, GeometryError
 from longctx.model.geometry import Geometry
-from longctx.model.reader import read_geometry
+from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan.fit import Settings
 from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points
+from longctx.prompts.synthetic_model import TINY_LLAMA
 from longctx.resources import ROOT
+from longctx.storage.parquet import write_rows
+from longctx.storage.schemas import PLAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +70,46 @@ def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = Non
     return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
 
 
+def save_plan(campaign: Campaign) -> Path | None:
+    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made.
+
+    A file with the same rows keeps its time, so that nothing that depends on it is made again.
+    """
+    path = campaign.results / ".config" / f"{campaign.labels['config_hash']}.plan.parquet"
+    try:
+        plan = plan_campaign(campaign)
+    except (GeometryError, ConfigError):
+        return None
+    try:
+        is_current = PlanTable.read(path).rows == plan.rows
+    except DataError:
+        is_current = False
+    if not is_current:
+        write_rows(path, PLAN, plan.rows, {"model": plan.geometry.name} | campaign.labels)
+    return path
+
+
 def _geometry(campaign: Campaign) -> Geometry:
     """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
     model = campaign.raw["model"]
-    of = model["geometry"]
     if model["source"] == "synthetic":
-        name = read_geometry(ROOT / of).name if of else "a tiny Llama"
-        return replace(read_geometry(campaign.model_path), name=f"{name} (random weights)")
-    if of:
-        return read_geometry(ROOT / of)
+        return _synthetic_geometry(campaign)
+    if model["geometry"]:
+        return read_geometry(ROOT / model["geometry"])
     try:
         return read_geometry(campaign.model_path, model["revision"])
     except GeometryError as error:
         raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
+
+
+def _synthetic_geometry(campaign: Campaign) -> Geometry:
+    """Return the geometry of the model that rule `model` makes from the same arguments, made already or not."""
+    option, value = campaign.model_arguments
+    if option == "--from-config":
+        geometry = read_geometry(value)
+    else:
+        geometry = build_geometry(TINY_LLAMA | json.loads(value), "a tiny Llama")
+    return replace(geometry, name=f"{geometry.name} (random weights)")
 
 
 def _hardware(campaign: Campaign) -> Hardware | None:

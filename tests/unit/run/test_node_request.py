@@ -79,7 +79,7 @@ def test_the_unknown_gets_half_a_day_and_the_refused_no_time() -> None:
     assert NodeRequest(refused).runtime_minutes([Point(64 << 20, 1)]) == 10
 
 
-def test_a_model_that_is_not_made_yet_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_measured_rung_needs_no_guess(tmp_path: Path) -> None:
     made = from_dict(
         {
             "model": {"source": "synthetic", "weights": "dummy"},
@@ -88,14 +88,11 @@ def test_a_model_that_is_not_made_yet_is_asked_for_again(tmp_path: Path) -> None
             "serve": {"cpu_kv_cache_gib": 8, "start_timeout_s": 60},
         }
     )
-    request, point = NodeRequest(made), Point(1024, 1)
-    assert request.runtime_minutes([point]) == 12 * 60 + 1
-    (tmp_path / "results/model").mkdir(parents=True)
-    text = (Path(__file__).parents[3] / "resources/models/llama-3.1-8b.json").read_text()
-    (tmp_path / "results/model/config.json").write_text(text)
+    point = Point(1024, 1)
+    assert NodeRequest(made).runtime_minutes([point]) == 12 * 60 + 1
     summary = dict.fromkeys(schemas.SUMMARY.names) | {"mode": "prefill", "length": 1024, "ttft_s_mean": 600.0}
     parquet.write_rows(tmp_path / "results/summary.parquet", schemas.SUMMARY, [summary])
-    assert 1 + 2 * 10 <= request.runtime_minutes([point]) < 60, "a measured rung needs no guess"
+    assert 1 + 2 * 10 <= NodeRequest(made).runtime_minutes([point]) < 60
 
 
 def test_memory_counts_server_weights_cache_and_prompts() -> None:
