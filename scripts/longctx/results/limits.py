@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from longctx.plan.bounds import Limit
+from longctx.plan.published import Limit
 
 
 def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:

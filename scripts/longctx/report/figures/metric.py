@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from longctx.lengths import format_length
-from longctx.plan.bounds import Limit
+from longctx.plan.published import Limit
 from longctx.report import style
 from longctx.report.figures.look import LOOK, FigureInput, Look, Row, looks, mark_empty, say_nothing_measured, unreal
 from longctx.results import limits
