@@ -8,7 +8,7 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.lengths import parse_length
-from longctx.results import collect, fits, summary
+from longctx.results import collect, fits, summary, tables
 from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
@@ -25,7 +25,7 @@ def main() -> None:
     rows = summary.summarise(found.rows, found.expected, found.plan, Price.from_campaign(campaign))
     out = args.out or campaign.results / "summary.parquet"
     if args.length is None:
-        summary.write_csv(out.with_suffix(".csv"), rows)
+        tables.write_csv(out.with_suffix(".csv"), rows)
         parquet.write_rows(out.with_name("fits.parquet"), schemas.FITS, fits.fits(rows), campaign.labels)
     parquet.write_rows(out, schemas.SUMMARY, rows, campaign.labels)
 

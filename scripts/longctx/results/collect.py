@@ -13,10 +13,10 @@ import pyarrow as pa
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.identity import changed_settings
+from longctx.campaign.mode import campaign_facet
 from longctx.campaign.point import Point
 from longctx.errors import DataError
 from longctx.measure.point_record import OUTPUTS, PointRecord, is_done
-from longctx.results.summary import OBSERVED_ROLES
 from longctx.storage import journal, parquet, schemas
 from longctx.storage.journal import Journal
 
@@ -102,7 +102,7 @@ def expected_requests(campaign: Campaign, points: Iterable[Point]) -> dict[tuple
     """Return how many requests that count each (mode, length) should have."""
     wanted: dict[tuple[str, int], int] = {}
     for point in points:
-        roles = OBSERVED_ROLES[point.mode]
+        roles = campaign_facet(point.mode).counted_roles
         key = (point.mode, point.length)
         wanted[key] = wanted.get(key, 0) + sum(role in roles for role, _ in campaign.requests(point))
     return wanted
