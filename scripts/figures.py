@@ -8,7 +8,7 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.report.figures import draw, look
-from longctx.results import campaign_results, collect, curves
+from longctx.results import campaign_results, curves
 from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
@@ -23,7 +23,7 @@ def main() -> None:
         summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
         fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
         others=curves.load_curves(campaign),
-        subtitle=campaign_results.subtitle(collect.collect(campaign, tolerant=True).rows),
+        subtitle=campaign_results.subtitle(parquet.read_rows(campaign.results / "rows.parquet")),
         price=Price.from_campaign(campaign),
     )
     for paths in draw.draw_all(given, args.out_dir or campaign.results / "figures").values():

@@ -8,12 +8,13 @@ from pathlib import Path
 from longctx.campaign import campaign
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
+from longctx.lengths import format_length
 from longctx.report import html
 from longctx.report.inputs import ReportInput
 from longctx.report.markdown import to_markdown
-from longctx.results import campaign_results, collect, comparison, curves
-from longctx.results.cost import Price
-from longctx.storage import atomic, parquet, provenance, schemas
+from longctx.results import comparison, curves
+from longctx.results.campaign_results import CampaignResults
+from longctx.storage import atomic, provenance
 
 FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per_gpu", "decode_per_gpu")
 
@@ -21,8 +22,13 @@ FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per
 def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
     """Collect what the reports say about a campaign whose summary has been made."""
     results = campaign.results
-    found = collect.collect(campaign, tolerant=True)
-    summary = parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)
+    names = ("summary", "fits", "rows", "servers", "plan")
+    found = CampaignResults.read(
+        campaign,
+        **{name: results / f"{name}.parquet" for name in names},
+        validation=[results / "validation" / f"{format_length(n)}.parquet" for n in campaign.all_lengths()],
+    )
+    summary = found.summary
     ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
     others = curves.load_curves(campaign)
     comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
@@ -35,17 +41,17 @@ def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
         name=campaign.name,
         rows=found.rows,
         summary=summary,
-        fits=parquet.read_rows(results / "fits.parquet", schemas.FITS),
+        fits=found.fits,
         plan=found.plan,
         servers=found.servers,
         validation=found.validation,
         recipe=campaign.raw,
         command=command,
         comparisons=comparisons,
-        price=Price.from_campaign(campaign),
+        price=found.price,
         figures={name: results / "figures" / name for name in FIGURES},
         results=results,
-        subtitle=campaign_results.subtitle(found.rows),
+        subtitle=found.subtitle,
         revision=provenance.git_revision(),
         damaged=found.damaged,
     )

@@ -18,8 +18,8 @@ from longctx.errors import DataError
 from longctx.lengths import format_length
 from longctx.results import statistics
 from longctx.results.cost import Price
+from longctx.results.frames import to_frame, to_rows
 from longctx.results.mode import METRICS, Row, results_facet
-from longctx.results.tables import to_frame, to_rows
 from longctx.storage import schemas
 from longctx.storage.schemas import Role, Status
 

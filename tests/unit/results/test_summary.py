@@ -9,7 +9,7 @@ from typing import Any
 import makerows
 import pytest
 from longctx.errors import DataError
-from longctx.results import fits, summary, tables
+from longctx.results import export, fits, summary
 from longctx.storage import parquet, schemas
 from makerows import bad_row, row
 
@@ -204,7 +204,7 @@ def test_summary_goes_through_parquet_and_csv(tmp_path: Path) -> None:
     parquet.write_rows(tmp_path / "fits.parquet", schemas.FITS, fits.fits(rows))
     back = parquet.read_rows(tmp_path / "summary.parquet", schemas.SUMMARY)
     assert [one["ttft_s_mean"] for one in back] == [one["ttft_s_mean"] for one in rows]
-    tables.write_csv(tmp_path / "summary.csv", rows)
+    export.write_csv(tmp_path / "summary.csv", rows)
     with open(tmp_path / "summary.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [one["length"] for one in lines] == [str(one["length"]) for one in rows]
