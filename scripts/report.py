@@ -8,11 +8,13 @@ from pathlib import Path
 from longctx.campaign import campaign
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
+from longctx.lengths import format_length
 from longctx.report import html
 from longctx.report.inputs import ReportInput
 from longctx.report.markdown import to_markdown
-from longctx.results import collect, comparison, curves
-from longctx.storage import atomic, parquet, provenance, schemas
+from longctx.results import comparison, curves
+from longctx.results.campaign_results import CampaignResults
+from longctx.storage import atomic, provenance
 
 FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per_gpu", "decode_per_gpu")
 
@@ -20,10 +22,15 @@ FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per
 def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
     """Collect what the reports say about a campaign whose summary has been made."""
     results = campaign.results
-    found = collect.collect(campaign, tolerant=True)
-    summary = parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)
+    names = ("summary", "fits", "rows", "servers", "plan")
+    found = CampaignResults.read(
+        campaign,
+        **{name: results / f"{name}.parquet" for name in names},
+        validation=[results / "validation" / f"{format_length(n)}.parquet" for n in campaign.all_lengths()],
+    )
+    summary = found.summary
     ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
-    others = collect.load_curves(campaign)
+    others = curves.load_curves(campaign)
     comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
     comparisons += [
         comparison.compare(ours, other, threshold=threshold, normalise=True)
@@ -34,17 +41,17 @@ def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
         name=campaign.name,
         rows=found.rows,
         summary=summary,
-        fits=parquet.read_rows(results / "fits.parquet", schemas.FITS),
+        fits=found.fits,
         plan=found.plan,
         servers=found.servers,
         validation=found.validation,
         recipe=campaign.raw,
         command=command,
         comparisons=comparisons,
-        price=collect.load_price(campaign),
+        price=found.price,
         figures={name: results / "figures" / name for name in FIGURES},
         results=results,
-        subtitle=collect.subtitle(found.rows),
+        subtitle=found.subtitle,
         revision=provenance.git_revision(),
         damaged=found.damaged,
     )
