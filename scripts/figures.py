@@ -7,8 +7,9 @@ from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.report.figures import draw, look
-from longctx.results import campaign_results, curves
+from longctx.report.figures import draw
+from longctx.results import collect, curves
+from longctx.results.campaign_results import CampaignResults
 from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
@@ -19,16 +20,16 @@ def main() -> None:
     parser.add_argument("--out-dir", type=Path, help="default: <results>/figures")
     args = parser.parse_args()
     campaign = load(args.config_file)
-    given = look.FigureInput(
+    results = CampaignResults(
+        campaign.name,
         summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
         fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
-        others=curves.load_curves(campaign),
-        subtitle=campaign_results.subtitle(parquet.read_rows(campaign.results / "rows.parquet")),
+        recipe=campaign.raw,
         price=Price.from_campaign(campaign),
+        subtitle=collect.subtitle(collect.collect(campaign, tolerant=True).rows),
     )
-    for paths in draw.draw_all(given, args.out_dir or campaign.results / "figures").values():
-        for path in paths:
-            print(path)
+    out_dir = args.out_dir or campaign.results / "figures"
+    print(*draw.draw_all(results, curves.load_curves(campaign), out_dir), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,56 +5,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from longctx.campaign import campaign
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.lengths import format_length
-from longctx.report import html
-from longctx.report.inputs import ReportInput
+from longctx.report.html import to_html
+from longctx.report.inputs import report_input
 from longctx.report.markdown import to_markdown
-from longctx.results import comparison, curves
+from longctx.results import collect, curves
 from longctx.results.campaign_results import CampaignResults
-from longctx.storage import atomic, provenance
-
-FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per_gpu", "decode_per_gpu")
-
-
-def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
-    """Collect what the reports say about a campaign whose summary has been made."""
-    results = campaign.results
-    names = ("summary", "fits", "rows", "servers", "plan")
-    found = CampaignResults.read(
-        campaign,
-        **{name: results / f"{name}.parquet" for name in names},
-        validation=[results / "validation" / f"{format_length(n)}.parquet" for n in campaign.all_lengths()],
-    )
-    summary = found.summary
-    ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
-    others = curves.load_curves(campaign)
-    comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
-    comparisons += [
-        comparison.compare(ours, other, threshold=threshold, normalise=True)
-        for other in others
-        if ours.gpu_count and other.gpu_count and other.gpu_count != ours.gpu_count
-    ]
-    return ReportInput(
-        name=campaign.name,
-        rows=found.rows,
-        summary=summary,
-        fits=found.fits,
-        plan=found.plan,
-        servers=found.servers,
-        validation=found.validation,
-        recipe=campaign.raw,
-        command=command,
-        comparisons=comparisons,
-        price=found.price,
-        figures={name: results / "figures" / name for name in FIGURES},
-        results=results,
-        subtitle=found.subtitle,
-        revision=provenance.git_revision(),
-        damaged=found.damaged,
-    )
+from longctx.results.cost import Price
+from longctx.storage import atomic, parquet, schemas
 
 
 def main() -> None:
@@ -65,10 +24,25 @@ def main() -> None:
     parser.add_argument("--html", type=Path, help="default: <results>/report.html")
     args = parser.parse_args()
     campaign = load(args.config_file)
-    given = report_input(campaign, args.command or f"snakemake --cores 1 --configfile {args.config_file}")
+    tables = collect.collect(campaign, tolerant=True)
+    results = CampaignResults(
+        campaign.name,
+        rows=tables.rows,
+        servers=tables.servers,
+        summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
+        fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
+        plan=tables.plan,
+        validation=tables.validation,
+        damaged=tables.damaged,
+        recipe=campaign.raw,
+        price=Price.from_campaign(campaign),
+        subtitle=collect.subtitle(tables.rows),
+    )
+    command = args.command or f"snakemake --cores 1 --configfile {args.config_file}"
+    report = report_input(campaign, results, curves.load_curves(campaign), campaign.results / "figures", command)
     markdown, page = args.md or campaign.results / "report.md", args.html or campaign.results / "report.html"
-    atomic.write_atomic(markdown, to_markdown(given, markdown.parent).encode())
-    atomic.write_atomic(page, html.to_html(given, page.parent).encode())
+    atomic.write_atomic(markdown, to_markdown(report, markdown.parent).encode())
+    atomic.write_atomic(page, to_html(report, page.parent).encode())
     print(markdown, page, sep="\n")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from busy import told
-from longctx.report import style
+from longctx.results.campaign_results import FILLED_KV
 from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_reports_and_figures_say_what_is_not_real(results: Path) -> None:
     for name in ("report.md", "report.html"):
         report = (results / name).read_text()
         assert "synthetic: random weights" in report
-        assert style.FILLED_KV in report
+        assert FILLED_KV in report
         assert "Decode throughput with a filled KV cache (no prefill, so no TTFT)" in report
         assert "What a resident prefix buys" in report
 

@@ -1,7 +1,7 @@
-"""One look for every figure: colours that colour-blind readers tell apart, Ki/Mi lengths, human times.
+"""One look for every figure: fonts, lines, axes of Ki/Mi lengths and human times.
 
 Figures are drawn inside `with style.theme():`, so that nothing global changes, and saved by `save` as PNG and SVG
-whose bytes depend only on the data. The HTML report swaps INK, MUTED, GRID and PAPER for its dark mode.
+whose bytes depend only on the data.
 """
 
 import io
@@ -18,17 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from longctx.lengths import format_length
+from longctx.report.palette import CYCLE, GRID, INK, MUTED, PAPER, VERMILLION
 from longctx.storage.atomic import write_atomic
 
-INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d9dee3", "#ffffff"
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) without black, which is the ink; yellow last: it is pale.
-BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
-    "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#f0e442",
-)  # fmt: skip
-CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-RANDOM_WEIGHTS = "synthetic: random weights"
-FILLED_KV = "KV cache filled, not prefilled"
 HEIGHT_IN = 4.6
 
 _RC: dict[Any, Any] = {
@@ -68,8 +60,8 @@ def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = H
     return figure, axes
 
 
-def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> None:
-    """Show in the figure's corner, boxed, what about its numbers is not real (RANDOM_WEIGHTS, …); no label, no box."""
+def mark_synthetic(axes: Axes, labels: Iterable[str]) -> None:
+    """Show in the figure's corner, boxed, what about its numbers is not real; without labels no box."""
     if text := " · ".join(labels):
         axes.annotate(
             text,

@@ -12,10 +12,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from longctx.model.geometry import Geometry
 from longctx.plan.system import System
-from longctx.report import style
+from longctx.report import palette, style
+from longctx.results.campaign_results import RANDOM_WEIGHTS
 from longctx.units import human_bytes, human_length
 
-CURVES = (("bfloat16", "BF16", style.VERMILLION), ("fp8", "FP8", style.BLUE))
+CURVES = (("bfloat16", "BF16", palette.VERMILLION), ("fp8", "FP8", palette.BLUE))
 
 
 def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longest: int = 2**40) -> int | None:
@@ -53,7 +54,7 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
         _scale(axes, ladder, sizes, geometry)
         _operating_point(figure, axes, system, max(lengths), max(sizes))
         if synthetic_weights:
-            style.mark_synthetic(axes)
+            style.mark_synthetic(axes, [RANDOM_WEIGHTS])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
 
@@ -68,16 +69,16 @@ def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) ->
 def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
     """Return (label, bytes, colour, line style) of the horizontal lines."""
     geometry, hardware, memory = system.geometry, system.hardware, system.memory()
-    lines = [("all parameters", float(geometry.weight_bytes), style.GREEN, "-")]
+    lines = [("all parameters", float(geometry.weight_bytes), palette.GREEN, "-")]
     if geometry.active_weight_bytes <= geometry.weight_bytes / 2:
-        lines.insert(0, ("active parameters", geometry.active_weight_bytes, style.GREEN, ":"))
+        lines.insert(0, ("active parameters", geometry.active_weight_bytes, palette.GREEN, ":"))
     rank = system.kv_bytes_per_rank(longest)
     shards = max(1, round(geometry.kv_bytes(longest, system.settings.kv_dtype) / rank)) if rank else 1
     if hardware is not None:
         label = f"HBM of {shards} GPU{'s' if shards > 1 else ''}"
-        lines.append((label, float(shards * hardware.hbm_bytes), style.INK, "-"))
+        lines.append((label, float(shards * hardware.hbm_bytes), palette.INK, "-"))
     if memory is not None and memory.kv > 0:
-        lines.append(("left for KV cache", float(shards * memory.kv), style.MUTED, "--"))
+        lines.append(("left for KV cache", float(shards * memory.kv), palette.MUTED, "--"))
     return lines
 
 
@@ -87,7 +88,7 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     for kv_dtype, name, color in CURVES:
         tokens = crossing_tokens(geometry, size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
-            axes.plot([tokens], [size], "o", color=style.PAPER, markeredgecolor=color, markersize=6, zorder=4)
+            axes.plot([tokens], [size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
             crossings.append(f"{name} at {human_length(tokens)}")
             first = min(first, tokens)
     # Where the curves cross early, the room for text is to their right and under the line.
@@ -102,11 +103,11 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
         (2, -4 if below else 3),
         textcoords="offset points",
         fontsize=8,
-        color=style.INK,
+        color=palette.INK,
         va="top" if below else "bottom",
         ha="right" if early else "left",
         zorder=2.5,
-        bbox={"boxstyle": "square,pad=0.1", "fc": style.PAPER, "ec": "none", "alpha": 0.8},
+        bbox={"boxstyle": "square,pad=0.1", "fc": palette.PAPER, "ec": "none", "alpha": 0.8},
     )
 
 
@@ -116,7 +117,7 @@ def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, h
     size = system.geometry.kv_bytes(longest, kv_dtype)
     if not size:
         return
-    axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
+    axes.plot([longest], [size], "*", color=palette.INK, markersize=13, zorder=5)
     upwards, named = highest_line > 30 * size, list(axes.texts)
     note = axes.annotate(
         f"operating point: {human_length(longest)}\n{human_bytes(size)} in {kv_dtype}",
@@ -128,8 +129,8 @@ def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, h
         fontsize=8.5,
         fontweight="bold",
         zorder=5,
-        arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
-        bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
+        arrowprops={"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
+        bbox={"boxstyle": "square,pad=0.15", "fc": palette.PAPER, "ec": "none", "alpha": 0.9},
     )
     for distance in (56, 88, 120) if upwards else (-44, -80, -116):
         note.xyann = (34, distance)

@@ -1,4 +1,4 @@
-"""The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
+"""Figures: TTFT and decode throughput against prompt length.
 
 A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
 diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode).
@@ -13,61 +13,71 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from longctx.campaign.mode import MODES, campaign_facet
 from longctx.lengths import format_length
 from longctx.plan.published import Limit
-from longctx.report import style
-from longctx.report.figures.look import LOOK, FigureInput, Look, Row, looks, mark_empty, say_nothing_measured, unreal
+from longctx.report import palette, style
+from longctx.report.cells import Row
+from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synthetic_note, write_in_the_middle
+from longctx.report.mode import report_facet
+from longctx.report.palette import Look
 from longctx.results import limits
-from longctx.results.comparison import per_gpu, scaled
+from longctx.results.campaign_results import CampaignResults
+from longctx.results.comparison import per_gpu as divided_by_gpus
 from longctx.results.curves import RunCurve
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
 SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
 METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
+DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 
 
-def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -> Figure:
+def metric_figure(
+    results: CampaignResults, others: Sequence[RunCurve], metric: str, *, per_gpu: bool = False
+) -> Figure:
     """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
 
-    With fits, bounds, other curves, and rungs without a value; `normalise` gives GPU-seconds, or tok/s per GPU.
+    With fits, bounds, other curves, and rungs without a value; `per_gpu` gives GPU-seconds, or tok/s of one GPU.
     """
-    title = METRIC_TITLES[metric] + (" × GPUs" if normalise and metric == "ttft_s" else " per GPU" if normalise else "")
-    figure, axes = style.new(f"{title} against prompt length", given.subtitle)
+    title = METRIC_TITLES[metric] + (" × GPUs" if per_gpu and metric == "ttft_s" else " per GPU" if per_gpu else "")
+    figure, axes = style.new(f"{title} against prompt length", results.subtitle)
     lengths: set[int] = set()
-    for mode in LOOK:
-        rows = given.of_mode(mode)
-        if mode != "decode_only" or metric != "ttft_s":
-            lengths |= _draw_mode(axes, given, rows, mode, metric, normalise)
-    for other, colour, marker in looks(given.others):
-        lengths |= _draw_other(axes, other, metric, normalise, colour, marker)
-    _draw_bounds(axes, given, metric, normalise)
-    if not normalise:
-        _draw_fit(axes, given, metric)
-        _mark_late(axes, given, metric)
+    for mode in DRAWING_ORDER:
+        if campaign_facet(mode).measures_ttft or metric != "ttft_s":
+            lengths |= _draw_mode(axes, results, mode, metric, per_gpu)
+    for other, colour, marker in looks(others):
+        lengths |= _draw_other(axes, other, metric, per_gpu, colour, marker)
+    _draw_bounds(axes, results, others, metric, per_gpu)
+    if not per_gpu:
+        _draw_fit(axes, results.fits, metric)
+        _mark_late(axes, results, metric)
     if not axes.containers:
-        say_nothing_measured(axes)
+        write_in_the_middle(axes, "nothing measured")
     style.length_axis(axes, sorted(lengths))
     if metric == "ttft_s":
-        style.time_axis(axes, "GPU-time to first token" if normalise else "Time to first token (client)")
+        style.time_axis(axes, "GPU-time to first token" if per_gpu else "Time to first token (client)")
     else:
-        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if normalise else "Decode throughput (tokens/s)")
-    foot = 0.08 if mark_empty(axes, given, metric) else 0.0
+        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if per_gpu else "Decode throughput (tokens/s)")
+    foot = 0.08 if mark_empty(axes, results.summary, metric) else 0.0
     if metric == "ttft_s":
         _legend(axes, loc="upper left")
     else:
         _legend(axes, loc="lower left", bbox_to_anchor=(0, foot))
-    style.mark_synthetic(axes, given.labels(*LOOK))
+    mark_synthetic(axes, results)
     return figure
 
 
-def _draw_mode(
-    axes: Axes, given: FigureInput, rows: Sequence[Row], mode: str, metric: str, normalise: bool
-) -> set[int]:
-    points = [(row["length"], _described(row, metric)) for row in rows]
-    if normalise:
-        points = [(length, per_gpu(described, metric, given.gpu_count)) for length, described in points]
-    _errorbars(axes, points, LOOK[mode], zorder=3)
+def _draw_mode(axes: Axes, results: CampaignResults, mode: str, metric: str, per_gpu: bool) -> set[int]:
+    """Draw our points of a mode and return its lengths, measured or not."""
+    rows = results.of_mode(mode)
+    points = [
+        (row["length"], Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]))
+        for row in rows
+    ]
+    if per_gpu:
+        points = [(length, divided_by_gpus(values, metric, results.gpu_count)) for length, values in points]
+    _errorbars(axes, points, report_facet(mode).look, zorder=3)
     return {row["length"] for row in rows}
 
 
@@ -80,24 +90,24 @@ def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look
         axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
 
 
-def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
+def _draw_bounds(axes: Axes, results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool) -> None:
     """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(limits.limits_from_summary(given.summary), metric, given.gpu_count, normalise)
+    ours = _bounds(limits.limits_from_summary(results.summary), metric, results.gpu_count, per_gpu)
     label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
-    _draw_bound(axes, ours, label, style.MUTED)
-    for other, colour, _ in looks(given.others):
-        theirs = _bounds(other.limits, metric, other.gpu_count, normalise)
-        apart = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
-        if not apart or max(apart) >= SAME_LIMIT:
+    _draw_bound(axes, ours, label, palette.MUTED)
+    for other, colour, _ in looks(others):
+        theirs = _bounds(other.limits, metric, other.gpu_count, per_gpu)
+        differences = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
+        if not differences or max(differences) >= SAME_LIMIT:
             _draw_bound(axes, theirs, f"limit of {other.name}", colour)
 
 
-def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, normalise: bool) -> dict[int, float]:
+def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, per_gpu: bool) -> dict[int, float]:
     """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
-    found = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
-    if normalise:
-        found = {n: per_gpu(described, metric, gpus) for n, described in found.items()}
-    return {n: described.mean for n, described in found.items() if described.mean}
+    bounds = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
+    if per_gpu:
+        bounds = {n: divided_by_gpus(bound, metric, gpus) for n, bound in bounds.items()}
+    return {n: bound.mean for n, bound in bounds.items() if bound.mean}
 
 
 def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str) -> None:
@@ -108,25 +118,27 @@ def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str
         axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
 
 
-def _draw_other(axes: Axes, other: RunCurve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
-    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers, under our own."""
+def _draw_other(axes: Axes, other: RunCurve, metric: str, per_gpu: bool, colour: str, marker: str) -> set[int]:
+    """Overlay another run's points, hollow and under our own; return the lengths that have one."""
     drawn: set[int] = set()
-    for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
+    for mode in MODES:
+        overlay = report_facet(mode).overlay
+        if overlay is None:
+            continue
         points = []
         for length, point in sorted(other.of_mode(mode).items()):
-            described: Description = getattr(point, metric)
-            points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
-        size = 7.0 if mode == "prefill" else 10.0
-        look = Look(other.name + note + unreal(other), colour, marker, size, hollow=True)
-        _errorbars(axes, points, look, zorder=2.5)
-        drawn |= {length for length, described in points if described.mean}
+            values: Description = getattr(point, metric)
+            points.append((length, divided_by_gpus(values, metric, other.gpu_count) if per_gpu else values))
+        label = other.name + overlay.note + synthetic_note(other)
+        _errorbars(axes, points, Look(label, colour, marker, overlay.size, hollow=True), zorder=2.5)
+        drawn |= {length for length, values in points if values.mean}
     return drawn
 
 
-def _draw_fit(axes: Axes, given: FigureInput, metric: str) -> None:
+def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
     """Draw the fitted curve, dotted: the power law of TTFT, or decode from its linear time per token."""
     names = ("ttft_power_long", "ttft_power") if metric == "ttft_s" else ("decode_line",)
-    fits = [fit for name in names for fit in given.fits if fit["name"] == name]
+    fits = [fit for name in names for fit in all_fits if fit["name"] == name]
     if not fits:
         return
     fit = max(fits, key=lambda fit: fit["length_max"]) if metric != "ttft_s" else fits[0]
@@ -139,7 +151,7 @@ def _draw_fit(axes: Axes, given: FigureInput, metric: str) -> None:
         y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
         label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
         label += f" (R² {fit['r2']:.4f})"
-    axes.plot(x, y, linestyle=":", linewidth=1.3, color=style.INK, label=label, zorder=4, scaley=False)
+    axes.plot(x, y, linestyle=":", linewidth=1.3, color=palette.INK, label=label, zorder=4, scaley=False)
 
 
 def _span(fit: Row) -> str:
@@ -160,7 +172,7 @@ def rate_axis(axes: Axes, label: str) -> None:
 def _legend(axes: Axes, **options: Any) -> None:
     """Explain the measured series first (ours, cold prompts leading, then others), then bounds, fits and marks."""
     handles, labels = axes.get_legend_handles_labels()
-    ours = [LOOK[mode].label for mode in ("prefill", "reuse", "decode_only")]
+    ours = [report_facet(mode).look.label for mode in MODES]
     entries = [
         (handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
         for handle, label in zip(handles, labels, strict=True)
@@ -169,10 +181,14 @@ def _legend(axes: Axes, **options: Any) -> None:
     axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
 
 
-def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
+def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
     """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
-    rows = [row for mode in LOOK for row in given.of_mode(mode) if "client_starved" in (row.get("reasons") or ())]
-    late = [(row["length"], row["ttft_s_mean"]) for row in rows if row["ttft_s_mean"]] if metric == "ttft_s" else []
+    late = [
+        (row["length"], row["ttft_s_mean"])
+        for mode in DRAWING_ORDER
+        for row in results.of_mode(mode)
+        if metric == "ttft_s" and row["ttft_s_mean"] and "client_starved" in (row.get("reasons") or ())
+    ]
     if late:
         axes.plot(
             *zip(*late, strict=True),
@@ -180,12 +196,8 @@ def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
             marker="o",
             markersize=12,
             markerfacecolor="none",
-            markeredgecolor=style.VERMILLION,
+            markeredgecolor=palette.VERMILLION,
             markeredgewidth=1.4,
             label="late: the client waited for a processor",
             zorder=5,
         )
-
-
-def _described(row: Row, metric: str) -> Description:
-    return scaled(Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]), 1.0)

@@ -1,0 +1,81 @@
+"""What a mode brings to figures and reports: its names, its look, its sentences, tables and figures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from longctx.campaign.mode import load_facet
+from longctx.report.cells import Table
+from longctx.report.palette import Look, Overlay
+from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
+from longctx.results.curves import RunCurve
+from longctx.storage.schemas import ModeName
+
+if TYPE_CHECKING:  # the rules read the list of figures, and should not wait for matplotlib
+    from matplotlib.figure import Figure
+
+
+def _always(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """One figure of a campaign: `name` is the stem of its .png and .svg.
+
+    draw: makes the figure; None where another rule makes it. shows: whether there is anything to show; where there is
+    not, the file says `empty` and the reports leave it out. compares: exists only beside runs to compare with.
+    synthetic: the labels of CampaignResults that may apply to its numbers.
+    """
+
+    name: str
+    caption: str
+    draw: "Callable[[CampaignResults, Sequence[RunCurve]], Figure] | None" = None
+    shows: Callable[[CampaignResults, Sequence[RunCurve]], bool] = _always
+    empty: str = "nothing measured"
+    compares: bool = False
+    synthetic: tuple[str, ...] = (RANDOM_WEIGHTS,)
+
+
+class ReportFacet:
+    """How a mode is named, drawn and explained. Defaults are those of a mode that adds nothing of its own.
+
+    ttft_column: head of the TTFT column, None where the mode has no TTFT. overlay: None where other runs' points of the
+    mode are not drawn. limit_series: (look, column of SUMMARY with measured / bound) in drawing order.
+    in_decode_limits: whether its decode is compared with the bandwidth limit in a table. decode_condition: follows a
+    length in sentences about decode. energy_note: follows the note of the energy table.
+    """
+
+    name: ModeName
+    display_name: str
+    table_title: str
+    look: Look
+    ttft_column: str | None = "TTFT s"
+    overlay: Overlay | None = None
+    limit_series: tuple[tuple[Look, str], ...] = ()
+    in_decode_limits = True
+    decode_condition = ""
+    energy_note = ""
+    figures: tuple[FigureSpec, ...] = ()
+
+    def reach(self, results: CampaignResults) -> list[str]:
+        """Return sentences about the longest prompt that was measured."""
+        return []
+
+    def gain(self, results: CampaignResults) -> list[str]:
+        """Return sentences about what the mode saves against cold prompts."""
+        return []
+
+    def checks(self, results: CampaignResults) -> list[Table]:
+        """Return tables that compare the mode's numbers with another mode's; they follow those of the limits."""
+        return []
+
+    def gain_tables(self, results: CampaignResults) -> list[Table]:
+        """Return tables of what the mode saves; they stand before the costs."""
+        return []
+
+
+def report_facet(mode: str) -> ReportFacet:
+    """Return what `mode` brings to figures and reports."""
+    facet: ReportFacet = load_facet(mode, "report")
+    return facet
