@@ -99,7 +99,7 @@ class PointRecord:
         return keys.count((role, index))
 
     def begin(self, key: RequestKey) -> None:
-        """Note that a request begins, with disk space held back for its row."""
+        """Note that a request begins, and hold disk space back for its row."""
         self.journal.secure()
         self.journal.append("begin", _labels(key))
 
@@ -114,6 +114,7 @@ class PointRecord:
         self.add_row(row)
 
     def add_row(self, row: MeasurementRow) -> None:
+        """Note a row."""
         self.journal.append("row", asdict(row))
 
     def unfinished(self, role: str, index: int) -> list[Attempt]:

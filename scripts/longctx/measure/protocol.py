@@ -22,7 +22,7 @@ from longctx.measure.mode import MeasureFacet, measure_facet
 from longctx.measure.point_record import PointRecord, exclusive, journal_rows
 from longctx.measure.refusals import Refusal, Refusals
 from longctx.measure.request_row import refused_row
-from longctx.measure.session import Session
+from longctx.measure.session import Outgoing, Session
 from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
 from longctx.plan.plan_table import PlanTable
 from longctx.processes.job_owner import ending_with_owner
@@ -53,10 +53,26 @@ def measure(
     with ExitStack() as stack:
         stack.enter_context(ending_with_owner())
         stack.enter_context(exclusive(campaign, points))
-        climb = ServerClimb.open(campaign, sorted(points), plan, prompts, validations, say)
-        stack.callback(climb.display.close)
+        display = Display(campaign, say)
+        stack.callback(display.close)
+        records = _open_records(campaign, sorted(points), prompts, display)
+        folder = checkpoints.checkpoint_folder(campaign, list(records))
+        refusals = Refusals(campaign, list(records), plan, validations, folder)
+        climb = ServerClimb(campaign, measure_facet(points[0].mode), refusals, prompts, records, display)
         climb.run()
         return climb.finish()
+
+
+def _open_records(
+    campaign: Campaign, points: Sequence[Point], prompts: Mapping[int, Path], display: Display
+) -> dict[Point, PointRecord]:
+    """Open the points' journals for the current recipe and prompts."""
+    records = {}
+    for point in points:
+        records[point], sentence = PointRecord.open(campaign, point, variants.read_sha(prompts[point.length]))
+        if sentence:
+            display.say(sentence)
+    return records
 
 
 @dataclass(slots=True)
@@ -65,34 +81,10 @@ class ServerClimb:
 
     campaign: Campaign
     facet: MeasureFacet
-    plan: PlanTable
+    refusals: Refusals
     prompts: Mapping[int, Path]
     records: dict[Point, PointRecord]
-    checkpoint_dir: Path | None
-    refusals: Refusals
     display: Display
-
-    @classmethod
-    def open(
-        cls,
-        campaign: Campaign,
-        points: Sequence[Point],
-        plan: PlanTable,
-        prompts: Mapping[int, Path],
-        validations: Mapping[int, Path],
-        say: Callable[[str], None],
-    ) -> "ServerClimb":
-        """Open the journals of `points` for the current recipe and prompts."""
-        display = Display(campaign, say)
-        records: dict[Point, PointRecord] = {}
-        for point in points:
-            sha256 = variants.read_sha(prompts[point.length])
-            records[point], sentence = PointRecord.open(campaign, point, sha256)
-            if sentence:
-                display.say(sentence)
-        folder = checkpoints.checkpoint_folder(campaign, points)
-        refusals = Refusals(campaign, points, plan, validations, folder)
-        return cls(campaign, measure_facet(points[0].mode), plan, prompts, records, folder, refusals, display)
 
     def run(self) -> None:
         """Serve until every point is measured or has failed; a dead server costs its point, not the others."""
@@ -115,26 +107,25 @@ class ServerClimb:
         if len(measured) == len(self.records):
             for record in self.records.values():
                 record.done()
-            if self.checkpoint_dir:
-                checkpoints.remove_checkpoint(self.checkpoint_dir)
+            if folder := self.refusals.checkpoint_dir:
+                checkpoints.remove_checkpoint(folder)
         return len(self.records) - len(measured)
 
     def _drop_useless_checkpoints(self) -> None:
         """Delete checkpoints of other recipes, and one that attempts failed on again and again."""
-        if self.checkpoint_dir is None:
+        if (folder := self.refusals.checkpoint_dir) is None:
             return
-        checkpoints.remove_foreign(self.checkpoint_dir)
+        checkpoints.remove_foreign(folder)
         for point, record in self.records.items():
             if any(checkpoints.seems_damaged(record.unfinished(*key)) for key in record.missing()):
                 self.display.say(
                     f"{point.name}: two attempts got no further with the checkpoint: the prefill starts anew without it"
                 )
-                checkpoints.remove_checkpoint(self.checkpoint_dir)
+                checkpoints.remove_checkpoint(folder)
 
     def _is_refused(self, point: Point) -> bool:
         """Refuse, before a server is started, a point that cannot be measured; return whether it was."""
-        refusal = self.refusals.before_start(point)
-        if refusal:
+        if refusal := self.refusals.before_start(point):
             self._refuse([point], refusal)
         return refusal is not None
 
@@ -168,7 +159,7 @@ class ServerClimb:
         log_path = campaign.results / "logs" / f"{label}.server.log"
         self.display.begin(first, "starting the server")
         with serve(
-            campaign.recipe(first.mode, longest.length, self.checkpoint_dir),
+            campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir),
             campaign.launcher(),
             run_dir=campaign.results / ".run" / platform.node(),
             log_path=log_path,
@@ -198,7 +189,7 @@ class ServerClimb:
             return np.roll(cycled(next(variants.iter_ids(path, last_variant - index)), count), starts)
 
         def send(index: int, ids: Ids, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
-            return session.send(record, (Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body)
+            return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))
 
         maximum = self.campaign.raw["measure"]["warmup_max"]
         accepted = (session.server.facts["max_model_len"] or sys.maxsize) - SMALL_NEW_TOKENS
@@ -224,7 +215,7 @@ class ServerClimb:
             return
         self.display.begin(point, "measuring")
         session.prior = self._fit_shorter(point)
-        session.planned_ttft_s = self.plan.get(point.mode, point.length).get("est_ttft_high_s")
+        session.planned_ttft_s = self.refusals.plan.get(point.mode, point.length).get("est_ttft_high_s")
         for key in self.facet.requests(record.missing()):
             row = self._measure_request(session, point, key)
             if row.status == Status.FAILED and row.role != Role.WARMUP and session.is_useless():
@@ -251,7 +242,7 @@ class ServerClimb:
         record = self.records[point]
         prompt = self.facet.prompt(self.campaign, point, key, record.doubts(*key))
         ids = prompt.read(self.prompts[point.length])
-        return session.send(record, key, ids, self.campaign.raw["max_new_tokens"])
+        return session.send(record, Outgoing(key, ids, self.campaign.raw["max_new_tokens"]))
 
     def _fit_shorter(self, point: Point) -> eta.Cost | None:
         """Return the prefill cost that shorter lengths of this mode showed: the shape of this prefill's ETA."""

@@ -1,7 +1,7 @@
 """Requests to one running server: each is sent, watched, and journalled as one row."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,16 @@ SCRAPE_TIMEOUT_S = 5.0
 BLIND_FACTOR = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request to send. extra_body: fields beside those of every request."""
+
+    key: RequestKey
+    ids: Ids
+    new_tokens: int
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Session:
     """A running server and the state that its requests share.
@@ -55,45 +65,29 @@ class Session:
         """Return whether another request is pointless: the server died, or it stalled and a new one can be started."""
         return not self.server.alive() or (self.stalled and self.server.kept is not None)
 
-    def send(
-        self,
-        record: PointRecord,
-        key: RequestKey,
-        ids: Ids,
-        new_tokens: int,
-        extra_body: Mapping[str, Any] | None = None,
-    ) -> MeasurementRow:
+    def send(self, record: PointRecord, outgoing: Outgoing) -> MeasurementRow:
         """Send one request, write its trace and row to the point's journal, and return the row."""
-        earlier = record.unfinished(*key) if self.campaign.raw["checkpoint"] else []
-        record.begin(key)
-        observation = self._observe(record, key, ids, new_tokens, earlier, extra_body)
-        row = measured_row(record, key, observation, self.server)
-        record.finish(key, observation.answer.chunks, row)
+        earlier = record.unfinished(*outgoing.key) if self.campaign.raw["checkpoint"] else []
+        record.begin(outgoing.key)
+        observation = self._observe(record, outgoing, earlier)
+        row = measured_row(record, outgoing.key, observation, self.server)
+        record.finish(outgoing.key, observation.answer.chunks, row)
         return row
 
-    def _observe(
-        self,
-        record: PointRecord,
-        key: RequestKey,
-        ids: Ids,
-        new_tokens: int,
-        earlier: list[Attempt],
-        extra_body: Mapping[str, Any] | None,
-    ) -> verdict.Observation:
+    def _observe(self, record: PointRecord, outgoing: Outgoing, earlier: Sequence[Attempt]) -> verdict.Observation:
         """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
         power = PowerSampler(server.gpu_numbers) if server.gpu_numbers else None
         with power or contextlib.nullcontext():
-            progress = _ProgressJournal(self.display, record, key)
-            answer = self._stream(ids, new_tokens, before, progress, extra_body, power)
-        window = self._read_counters(before, answer, len(ids), new_tokens)
+            answer = self._stream(record, outgoing, before, power)
+        window = self._read_counters(before, answer, outgoing)
         lines = server.log_between(log_start, server.log_offset())
         return verdict.Observation(
-            cache=self.facet.cache_expectation(key[0]),
-            prompt_tokens=len(ids),
-            new_tokens=new_tokens,
+            cache=self.facet.cache_expectation(outgoing.key[0]),
+            prompt_tokens=len(outgoing.ids),
+            new_tokens=outgoing.new_tokens,
             answer=self._explain_failure(answer, lines),
             window=window,
             jit_lines=jit_lines(lines),
@@ -108,15 +102,13 @@ class Session:
         )
 
     def _read_counters(
-        self, before: metrics.Snapshot | None, answer: request.Answer, prompt_tokens: int, new_tokens: int
+        self, before: metrics.Snapshot | None, answer: request.Answer, outgoing: Outgoing
     ) -> metrics.Window:
         """Return the growth of the server's counters over the request, nothing for a failed one."""
-        server, after = self.server, None
-        if verdict.find_failure(answer, prompt_tokens, new_tokens) is None:
-            after = metrics.settle(
-                server.url, before, completion_tokens=answer.completion_tokens, api_key=server.api_key
-            )
-        return metrics.attribute_to_request(metrics.difference(before, after), answer.completion_tokens)
+        server, made, after = self.server, answer.completion_tokens, None
+        if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
+            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
+        return metrics.attribute_to_request(metrics.difference(before, after), made)
 
     def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
         """Return the answer with what the server's process and log say about its failure; note a stall."""
@@ -129,25 +121,19 @@ class Session:
         return answer
 
     def _stream(
-        self,
-        ids: Ids,
-        new_tokens: int,
-        before: metrics.Snapshot | None,
-        progress: "_ProgressJournal",
-        extra_body: Mapping[str, Any] | None,
-        power: PowerSampler | None,
+        self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: PowerSampler | None
     ) -> request.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
         watchdog = Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
         sampler = Sampler(
             lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
-            tokens_total=len(ids),
+            tokens_total=len(outgoing.ids),
             capacity_tokens=server.capacity_tokens(),
             before=before,
             prior=self.prior,
             watchdog=watchdog,
-            on_sample=progress,
+            on_sample=_ProgressJournal(self.display, record, outgoing.key),
         )
 
         def first_token(elapsed_s: float) -> None:
@@ -159,13 +145,13 @@ class Session:
             return request.stream(
                 server.url,
                 server.model,
-                ids,
-                max_new_tokens=new_tokens,
+                outgoing.ids,
+                max_new_tokens=outgoing.new_tokens,
                 api_key=server.api_key,
                 alive=server.alive,
                 stalled=watchdog.stalled,
                 on_token=first_token,
-                extra_body=extra_body,
+                extra_body=outgoing.extra_body,
             )
 
     def _blind_limit_s(self) -> float:

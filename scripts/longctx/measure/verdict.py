@@ -74,13 +74,14 @@ class Observation:
         return max((count for count in counts if count is not None), default=None)
 
     @property
+    def read_checkpoint(self) -> bool:
+        """Whether the server took tokens back that an earlier attempt may have left."""
+        return self.checkpoint_tokens is not None and bool(self.cached_tokens)
+
+    @property
     def resumed(self) -> bool:
         """Whether the prefill of a cold prompt went on from a checkpoint."""
         return self.cache is CacheExpectation.COLD and self.read_checkpoint
-
-    @property
-    def read_checkpoint(self) -> bool:
-        return self.checkpoint_tokens is not None and bool(self.cached_tokens)
 
     @property
     def server_decode_s(self) -> float | None:
@@ -263,13 +264,8 @@ def _decode_values(observation: Observation) -> dict[str, Any]:
     slope = stream_rates.client_decode_tok_s(answer.chunks)
     source = "client" if observation.server_decode_s is None else "server"
     rate = slope if source == "client" else server_decode_tok_s(observation.window, answer.completion_tokens)
-    itl = stream_rates.itl(answer.chunks)
-    return {
-        "decode_client_tok_s": slope,
-        "decode_tok_s": rate,
-        "decode_source": source if rate else None,
-        **{f"itl_{name}": getattr(itl, name, None) for name in ("p50_s", "p90_s", "p99_s", "max_s")},
-    }
+    values = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
+    return values | stream_rates.itl_quantiles(answer.chunks)
 
 
 def _prefill_values(observation: Observation) -> dict[str, Any]:

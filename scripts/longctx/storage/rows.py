@@ -1,9 +1,8 @@
 """The row of one request, typed: `longctx.storage.schemas` derives the measurements' Arrow schema from it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
@@ -126,24 +125,14 @@ class MeasurementRow:
     os: str | None = None
 
 
-ARROW_TYPES = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    tuple[str, ...]: pa.list_(pa.string()),
-    datetime: pa.timestamp("us", tz="UTC"),
-}
+_ARROW = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), tuple[str, ...]: pa.list_(pa.string()),
+    datetime: pa.timestamp("us", tz="UTC"), ModeName: pa.string(), Role: pa.string(), Status: pa.string(),
+}  # fmt: skip
 
 
 def arrow_schema(record: type[Any]) -> pa.Schema:
     """Return the Arrow schema of a dataclass: one nullable column for each field, in the order of the fields."""
     hints = get_type_hints(record)
-    return pa.schema([(field.name, _arrow_type(hints[field.name])) for field in fields(record)])
-
-
-def _arrow_type(hint: Any) -> pa.DataType:
-    if NoneType in get_args(hint):
-        (hint,) = (option for option in get_args(hint) if option is not NoneType)
-    enum = isinstance(hint, type) and issubclass(hint, StrEnum)
-    return pa.string() if enum else ARROW_TYPES[hint]
+    types = {name: next(kind for kind in (hint, *get_args(hint)) if kind in _ARROW) for name, hint in hints.items()}
+    return pa.schema([(name, _ARROW[kind]) for name, kind in types.items()])
