@@ -9,6 +9,7 @@ from longctx.campaign import point
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.measure.protocol import measure
+from longctx.plan.plan_table import PlanTable
 from longctx.progress.log import log_to_file
 
 
@@ -21,7 +22,16 @@ def main() -> int:
     with log_to_file(args.log) as say:
         try:
             campaign = load(args.config_file)
-            failed = measure(campaign, [point.parse_point(name) for name in args.points], say)
+            points = [point.parse_point(name) for name in args.points]
+            plan = campaign.results / "plan.parquet"
+            failed = measure(
+                campaign,
+                points,
+                plan=PlanTable.read(plan) if plan.exists() else PlanTable.empty(),
+                prompts={p.length: campaign.results / "prompts" / f"{p.label}.parquet" for p in points},
+                validations={p.length: campaign.results / "validation" / f"{p.label}.parquet" for p in points},
+                say=say,
+            )
         except (LongctxError, OSError) as error:
             say(f"error: {error}")
             return 1

@@ -1,4 +1,4 @@
-"""Request body: streamed from Parquet against the two obvious ways, in time and peak memory (each in its own process).
+"""Request body: as the product makes it against the two obvious ways, in time and peak memory (own processes).
 
 python tests/benchmarks/bench_body.py [--ids 64Mi]
 """
@@ -16,7 +16,8 @@ PRELUDE = """
 import sys, time
 from pathlib import Path
 import json, numpy as np, orjson, pyarrow.parquet as pq
-from longctx.measure.client.request_body import RequestBody as Body, ParquetPrompt
+from longctx.measure.client.request_body import RequestBody
+from longctx.measure.mode import RequestPrompt
 path = Path(sys.argv[1])
 ids = lambda: pq.read_table(path).column("token_ids").to_numpy()
 peak_kib = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
@@ -24,7 +25,7 @@ base = peak_kib()
 start = time.perf_counter()
 """
 WAYS = {
-    "streamed (RequestBody)": "size = sum(map(len, Body({'model': 'm'}, ParquetPrompt(path))))",
+    "longctx (RequestBody)": "size = sum(map(len, RequestBody.encode({'model': 'm'}, RequestPrompt(0).read(path))))",
     "orjson, whole array": (
         "size = len(orjson.dumps({'model': 'm', 'prompt': ids().astype(np.uint32)}, option=orjson.OPT_SERIALIZE_NUMPY))"
     ),
@@ -48,7 +49,9 @@ def main() -> None:
         path = Path(folder) / "prompt.parquet"
         with TokenFileWriter(path) as writer:
             while left > 0:
-                writer.write(rng.integers(0, 163_840, min(left, 1 << 20), dtype=np.uint32))
+                ids = rng.integers(0, 163_840, min(left, 1 << 20), dtype=np.uint32)
+                writer.metadata.setdefault("first_ids", f"[{ids[0]}]")
+                writer.write(ids)
                 left -= 1 << 20
         results = {name: run(way, path) for name, way in WAYS.items()}
     (best_s, best_mib, _), *_ = results.values()

@@ -1,4 +1,4 @@
-"""Prefill checkpoints: where vLLM offloads KV blocks while a prefill runs, and what a resumed prefill really took."""
+"""Prefill checkpoints: where vLLM offloads KV blocks while a prefill runs, and the cold time of a resumed prefill."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from longctx.campaign.point import Point
 
 
 def checkpoint_folder(campaign: Campaign, points: Sequence[Point]) -> Path | None:
-    """The folder that holds one server's checkpoints, or None where the campaign has none.
+    """Return the folder that holds one server's checkpoints, None where the campaign has none.
 
-    Its name carries the recipe: vLLM knows blocks by their tokens alone, so those of another model or precision would
-    be taken for ours.
+    Its name carries the recipe: vLLM knows blocks by their tokens alone, so it would take those of another model or
+    precision for ours.
     """
     if not campaign.raw["checkpoint"]:
         return None
@@ -26,18 +26,18 @@ def checkpoint_folder(campaign: Campaign, points: Sequence[Point]) -> Path | Non
 
 
 def remove_foreign(path: Path) -> None:
-    """Delete what other recipes left for the same point."""
+    """Delete the checkpoints of other recipes for the same point."""
     for other in path.parent.glob(f"{path.name.partition('@')[0]}@*"):
         if other != path:
             remove_checkpoint(other)
 
 
 def disk_shortage(path: Path, need_bytes: int) -> str | None:
-    """Return a sentence where the disk under `path` cannot hold `need_bytes` beside what is there, else None."""
+    """Return a sentence where the disk of `path` cannot hold `need_bytes`, those already in it included, else None."""
     path.mkdir(parents=True, exist_ok=True)
-    there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    present = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     free = shutil.disk_usage(path).free
-    if free + there >= need_bytes:
+    if free + present >= need_bytes:
         return None
     return (
         f"the checkpoint folder {path} needs {need_bytes / 2**30:.1f} GiB and its disk has {free / 2**30:.1f} GiB free;"
@@ -52,19 +52,19 @@ def remove_checkpoint(path: Path) -> None:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at a request that gave no row: `samples` of its progress; `failed`, or else it was killed."""
+    """One attempt at a request that gave no measurement: its progress samples; failed False says it was killed."""
 
     samples: list[Mapping[str, Any]] = field(default_factory=list)
     failed: bool = False
 
     @property
     def reached(self) -> int:
-        """Tokens done by the samples, 0 where none shows."""
+        """Tokens done by the last sample that shows any, else 0."""
         return max((sample["tokens_done"] or 0 for sample in self.samples), default=0)
 
 
-def is_stuck(attempts: Sequence[Attempt]) -> bool:
-    """Whether a checkpoint seems damaged: twice in a row an attempt failed and came no further than the one before."""
+def seems_damaged(attempts: Sequence[Attempt]) -> bool:
+    """Return whether a checkpoint seems damaged: the last two attempts failed, no further than the one before them."""
     before, *last = attempts[-3:] or [Attempt()]
     return len(last) == 2 and all(attempt.failed and attempt.reached <= before.reached for attempt in last)
 
@@ -72,10 +72,10 @@ def is_stuck(attempts: Sequence[Attempt]) -> bool:
 def stitch(
     attempts: Sequence[Attempt], resumed_from: int, prefill_s: float | None, compiling_s: float = 0.0
 ) -> dict[str, float | int | None]:
-    """Return the cold prefill time put together from all attempts, with its error bound, in seconds.
+    """Return the cold prefill time of all attempts together and its error bound, in seconds, as columns of the row.
 
-    Every attempt's progress curve says when it had done what the next one took back; the next one's clock goes on from
-    there. The last attempt's prefill adds the rest:
+    An attempt's progress curve says when it had done the tokens that the next one took back; the next one's clock goes
+    on from there. The last attempt's prefill adds the rest:
 
     time = sum over killed attempts of (when it had the tokens that the next one began with - when it showed its own
     first ones; 0 for the first attempt) + the last attempt's prefill.
@@ -85,34 +85,31 @@ def stitch(
     attempt may have taken. The resumed attempts' times include reading the checkpoint, so the true cold time is at most
     the sum.
     """
-    found: dict[str, float | int | None] = {
-        "resumed_from": resumed_from,
-        "stitched_prefill_s": None,
-        "stitched_error_s": None,
-    }
+    times: dict[str, float | int | None] = dict.fromkeys(("stitched_prefill_s", "stitched_error_s"))
+    times["resumed_from"] = resumed_from
     curves = [curve for curve in map(_curve, attempts) if len(curve) > 1]
     if prefill_s is None or not curves:
-        return found
-    total_s, error_s, wanted = prefill_s, compiling_s, resumed_from
+        return times
+    total_s, error_s, target = prefill_s, compiling_s, resumed_from
     for number, curve in reversed(list(enumerate(curves))):
-        if number and wanted <= curve[0][1]:
-            continue  # it had not got beyond what it took back itself
-        reached_s, gap_s = _when(curve, wanted)
+        if number and target <= curve[0][1]:
+            continue  # it computed none of these tokens: it took them back itself
+        reached_s, gap_s = _time_at(curve, target)
         start_s = curve[0][0] if number else 0.0
-        total_s, error_s, wanted = total_s + reached_s - start_s, error_s + gap_s + start_s, curve[0][1]
-    return found | {"stitched_prefill_s": total_s, "stitched_error_s": error_s}
+        total_s, error_s, target = total_s + reached_s - start_s, error_s + gap_s + start_s, curve[0][1]
+    return times | {"stitched_prefill_s": total_s, "stitched_error_s": error_s}
 
 
 def _curve(attempt: Attempt) -> list[tuple[float, int]]:
-    """Return (seconds, tokens) where tokens were seen; they never fall."""
+    """Return (seconds, tokens) of the samples that show tokens; they never fall."""
     return [(sample["elapsed_s"], sample["tokens_done"]) for sample in attempt.samples if sample["tokens_done"]]
 
 
-def _when(curve: Sequence[tuple[float, int]], wanted: int) -> tuple[float, float]:
-    """Return when a prefill had done `wanted` tokens, and the gap between the samples around that moment, s."""
+def _time_at(curve: Sequence[tuple[float, int]], target: int) -> tuple[float, float]:
+    """Return when a prefill had done `target` tokens, and the gap between the samples around that moment, in s."""
     times, tokens = np.array([(0.0, 0), *curve], dtype=float).T
-    after = int(np.searchsorted(tokens, wanted))
+    after = int(np.searchsorted(tokens, target))
     if after >= len(tokens):
         # More blocks reached the disk than the last sample saw: the kill came at most one sampling gap later.
         return float(times[-1]), float(times[-1] - times[-2])
-    return float(np.interp(wanted, tokens, times)), float(times[after] - times[max(after - 1, 0)])
+    return float(np.interp(target, tokens, times)), float(times[after] - times[max(after - 1, 0)])

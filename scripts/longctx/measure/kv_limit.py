@@ -1,6 +1,6 @@
-"""What a run has learned about the KV cache: where one length did not fit, no longer one of its recipe will.
+"""The shortest length that did not fit into the KV cache: longer lengths of the same recipe are skipped.
 
-Kept for the run that learned it only: the next one tries again.
+It holds for the run that found it only: the next run tries again.
 """
 
 import os
@@ -17,20 +17,20 @@ from longctx.storage.atomic import write_atomic
 RUN_VARIABLE = "LONGCTX_RUN"
 
 
-def remember_limit(campaign: Campaign, point: Point, sentence: str) -> None:
-    """Note that the KV cache cannot hold `point`, for all jobs of this Snakemake run (outside one: for nobody)."""
-    run, known = os.environ.get(RUN_VARIABLE), _read(campaign, point)
-    if run and (known is None or point.length < known["length"]):
-        note = {"run": run, "recipe": campaign.recipe_hash(point.mode), "length": point.length, "sentence": sentence}
-        write_atomic(_path(campaign, point), orjson.dumps(note))
+def save_limit(campaign: Campaign, point: Point, sentence: str) -> None:
+    """Save that the KV cache cannot hold `point`, for all jobs of this Snakemake run; outside one nothing is saved."""
+    run, limit = os.environ.get(RUN_VARIABLE), _read(campaign, point)
+    if run and (limit is None or point.length < limit["length"]):
+        limit = {"run": run, "recipe": campaign.recipe_hash(point.mode), "length": point.length, "sentence": sentence}
+        write_atomic(_path(campaign, point), orjson.dumps(limit))
 
 
-def why_skipped(campaign: Campaign, point: Point) -> str | None:
-    """Say why this run need not try `point`, None where it must."""
-    known = _read(campaign, point)
-    if known is None or point.length < known["length"]:
+def skip_reason(campaign: Campaign, point: Point) -> str | None:
+    """Return why this run need not try `point`, as a sentence; None where it must."""
+    limit = _read(campaign, point)
+    if limit is None or point.length < limit["length"]:
         return None
-    return f"skipped, since {format_length(known['length'])} did not fit earlier in this run: {known['sentence']}"
+    return f"skipped, since {format_length(limit['length'])} did not fit earlier in this run: {limit['sentence']}"
 
 
 def _path(campaign: Campaign, point: Point) -> Path:
@@ -39,8 +39,8 @@ def _path(campaign: Campaign, point: Point) -> Path:
 
 def _read(campaign: Campaign, point: Point) -> dict[str, Any] | None:
     try:
-        known: dict[str, Any] = orjson.loads(_path(campaign, point).read_bytes())
+        limit: dict[str, Any] = orjson.loads(_path(campaign, point).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
-    same = (known["run"], known["recipe"]) == (os.environ.get(RUN_VARIABLE), campaign.recipe_hash(point.mode))
-    return known if same else None
+    same = (limit["run"], limit["recipe"]) == (os.environ.get(RUN_VARIABLE), campaign.recipe_hash(point.mode))
+    return limit if same else None

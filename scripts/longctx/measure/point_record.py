@@ -1,21 +1,25 @@
-"""A point's record: its journal (the truth), what is still missing, and the Parquets assembled from it."""
+"""A point's record: its journal, the requests still missing, and the Parquets assembled from it."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from longctx.campaign.campaign import RESULTS, Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.identity import changed_settings
+from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
 from longctx.measure.checkpoints import Attempt
+from longctx.measure.client.stream_rates import Chunk
 from longctx.storage import parquet, schemas
 from longctx.storage.journal import Journal, Record
 from longctx.storage.locks import exclusive_lock
 from longctx.storage.provenance import file_sha256
+from longctx.storage.rows import MeasurementRow
+from longctx.storage.schemas import Role, Status
 
 OUTPUTS = {
     "measurements": ("row", schemas.MEASUREMENTS),
@@ -26,13 +30,13 @@ OUTPUTS = {
 
 
 def is_done(records: Iterable[Record]) -> bool:
-    """Whether the last word on the point is that its Parquets were in place."""
+    """Return whether the last state in the journal is that the point's Parquets were in place."""
     states = [record.kind for record in records if record.kind in ("done", "reopened")]
     return bool(states) and states[-1] == "done"
 
 
 def journal_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Every attempt's row, oldest first."""
+    """Return every attempt's row, oldest first, with the columns that its version of longctx had."""
     return [record.data for record in records if record.kind == "row"]
 
 
@@ -46,17 +50,19 @@ class PointRecord:
 
     @classmethod
     def open(cls, campaign: Campaign, point: Point, prompt_sha256: str | None) -> tuple["PointRecord", str | None]:
-        """Open the journal, first setting one aside that belongs to another recipe or prompt.
+        """Open the journal; one of another recipe or prompt is set aside first.
 
-        Returns the record and a sentence about what could not be kept and why, or None.
+        Returns the record, and a sentence about journal lines that could not be kept or None.
         """
         journal = Journal.open(journal_path(campaign, point), campaign.results / "journal" / ".reserve")
         identity = {**campaign.settings(point.mode), "prompt_sha256": prompt_sha256}
-        said = None
-        if strange := _strangeness(journal, identity, campaign.recipe_hash(point.mode)):
-            said = f"{point.name}: measured again, since {strange} (what was there is kept in {journal.archive()})"
+        sentence = None
+        if difference := _difference(journal, identity, campaign.recipe_hash(point.mode)):
+            sentence = (
+                f"{point.name}: measured again, since {difference} (what was there is kept in {journal.archive()})"
+            )
         elif journal.damaged:
-            said = f"{point.name}: damaged lines of its journal are left out ({journal.damaged})"
+            sentence = f"{point.name}: damaged lines of its journal are left out ({journal.damaged})"
         if journal.header is None:
             journal.append(
                 "header",
@@ -64,37 +70,57 @@ class PointRecord:
             )
         elif is_done(journal.records):
             journal.append("reopened", {})
-        return cls(campaign, point, journal), said
+        return cls(campaign, point, journal), sentence
 
-    def rows(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """The last attempt of each request, by role and request index."""
+    @property
+    def prompt_sha256(self) -> str | None:
+        """The hash of the prompt that the journal belongs to."""
+        settings: dict[str, str | None] = (self.journal.header or {}).get("settings", {})
+        return settings.get("prompt_sha256")
+
+    def rows(self) -> dict[RequestKey, dict[str, Any]]:
+        """Return the last attempt of each request, by role and request index."""
         return {(row["role"], row["request_index"]): row for row in journal_rows(self.journal.records)}
 
-    def missing(self) -> list[tuple[str, int]]:
-        """Requests without a finished row, in order: never ended, failed, or doubtful with a repetition left."""
-        rows, allowed = self.rows(), self.campaign.raw["measure"]["retry_doubtful"]
-        return [
+    def missing(self) -> list[RequestKey]:
+        """Return the requests without a finished row, in order: never ended, failed, or doubtful and to be repeated."""
+        allowed = self.campaign.raw["measure"]["retry_doubtful"]
+        finished = {
             key
-            for key in self.campaign.requests(self.point)
-            if key not in rows
-            or rows[key]["status"] == "failed"
-            or (rows[key]["status"] == "doubtful" and self.doubts(*key) <= allowed)
-        ]
-
-    def begin(self, identity: Mapping[str, Any]) -> None:
-        """Note that a request begins, with disk space held back for its row."""
-        self.journal.secure()
-        self.journal.append("begin", identity)
+            for key, row in self.rows().items()
+            if row["status"] == Status.OK or (row["status"] == Status.DOUBTFUL and self.doubts(*key) > allowed)
+        }
+        return [key for key in self.campaign.requests(self.point) if key not in finished]
 
     def doubts(self, role: str, index: int) -> int:
-        """How many attempts at a request ended as doubtful."""
-        keys = ((row["role"], row["request_index"], row["status"]) for row in journal_rows(self.journal.records))
-        return sum(key == (role, index, "doubtful") for key in keys)
+        """Return how many attempts at a request ended as doubtful."""
+        rows = journal_rows(self.journal.records)
+        keys = [(row["role"], row["request_index"]) for row in rows if row["status"] == Status.DOUBTFUL]
+        return keys.count((role, index))
+
+    def begin(self, key: RequestKey) -> None:
+        """Note that a request begins, and hold disk space back for its row."""
+        self.journal.secure()
+        self.journal.append("begin", _labels(key))
+
+    def add_progress(self, key: RequestKey, sample: dict[str, Any]) -> None:
+        """Note a sample of schemas.PROGRESS."""
+        self.journal.append("progress", _labels(key) | sample)
+
+    def finish(self, key: RequestKey, chunks: Sequence[Chunk], row: MeasurementRow) -> None:
+        """Note when a request's tokens arrived, and its row."""
+        trace = [{"elapsed_s": c.elapsed_s, "tokens": c.tokens, "total_tokens": c.total} for c in chunks]
+        self.journal.append("trace", _labels(key) | {"samples": trace})
+        self.add_row(row)
+
+    def add_row(self, row: MeasurementRow) -> None:
+        """Note a row."""
+        self.journal.append("row", asdict(row))
 
     def unfinished(self, role: str, index: int) -> list[Attempt]:
-        """The attempts since the request's last finished row, oldest first.
+        """Return the attempts since the request's last finished row, oldest first.
 
-        Killed or failed, each of them may have left a checkpoint of what it had prefilled.
+        Each of them was killed or failed, and may have left a checkpoint of the tokens that it had prefilled.
         """
         attempts: list[Attempt] = []
         for record in self.journal.records:
@@ -103,7 +129,7 @@ class PointRecord:
                 continue
             if record.kind == "begin":
                 attempts.append(Attempt())
-            elif record.kind == "row" and data["status"] != "failed":
+            elif record.kind == "row" and data["status"] != Status.FAILED:
                 attempts = []
             elif attempts and record.kind == "row":
                 attempts[-1].failed = True
@@ -116,22 +142,22 @@ class PointRecord:
         metadata = self.campaign.labels | {"recipe_hash": self.campaign.recipe_hash(self.point.mode)}
         for table in names:
             kind, schema = OUTPUTS[table]
-            known = [{k: v for k, v in row.items() if k in schema.names} for row in self.final(kind)]
-            parquet.write_rows(output_path(self.campaign, self.point, table), schema, known, metadata)
+            rows = [{name: row[name] for name in schema.names if name in row} for row in self.final(kind)]
+            parquet.write_rows(output_path(self.campaign, self.point, table), schema, rows, metadata)
 
     def done(self) -> None:
-        """Note that the Parquets are in place, and what is in them."""
+        """Note that the Parquets are in place, with their hashes."""
         paths = {table: output_path(self.campaign, self.point, table) for table in OUTPUTS}
         self.journal.append("done", {"sha256": {table: file_sha256(path) for table, path in paths.items()}})
 
     def final(self, kind: str) -> list[dict[str, Any]]:
-        """The rows of one table: those of each request's last attempt; every server start."""
-        wanted = set(self.campaign.requests(self.point))
+        """Return the rows of one table: those of each request's last attempt; every server start."""
         if kind == "row":
-            return [_typed(row) for key, row in self.rows().items() if key in wanted or key[0] == "warmup"]
+            requests = set(self.campaign.requests(self.point))
+            return [_typed(row) for key, row in self.rows().items() if key in requests or key[0] == Role.WARMUP]
         if kind == "server":
             return [_typed(row) for row in self.journal.of_kind("server")]
-        last: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        last: dict[RequestKey, list[dict[str, Any]]] = {}
         for record in self.journal.records:
             key = (record.data.get("role", ""), record.data.get("request_index", -1))
             if record.kind == "begin":
@@ -146,17 +172,22 @@ class PointRecord:
         ]
 
 
+def _labels(key: RequestKey) -> dict[str, Any]:
+    return {"role": key[0], "request_index": key[1]}
+
+
 def _typed(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no time type: give `started_at` its own back."""
+    """Return the row with `started_at` as a time again, which JSON keeps as text."""
     started_at = row.get("started_at")
     return row | {"started_at": datetime.fromisoformat(started_at)} if isinstance(started_at, str) else row
 
 
 @contextmanager
 def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
-    """Hold this host's measuring lock (one server at a time, of all campaigns of this folder) and the points' own ones.
+    """Hold this host's measuring lock (one server at a time, for all campaigns of this folder) and the points' locks.
 
-    The latter since a cluster job goes on when its Snakemake is killed, and a new one may start on another node.
+    The points have locks of their own since a cluster job goes on when its Snakemake is killed, and a new one may start
+    on another node.
     """
     with ExitStack() as stack:
         path = RESULTS / f".measuring-{os.uname().nodename}.lock"
@@ -167,14 +198,12 @@ def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
         yield
 
 
-def _strangeness(journal: Journal, identity: Mapping[str, Any], recipe_hash: str) -> str | None:
-    """Say in what a journal differs from the recipe and prompt at hand, None where it can be continued."""
+def _difference(journal: Journal, identity: Mapping[str, Any], recipe_hash: str) -> str | None:
+    """Return how a journal differs from the recipe and prompt at hand, None where it can be continued."""
     if journal.header is not None:
-        changed = list(changed_settings(journal.header["settings"], identity))
-        return "; ".join(changed) or None
-    known = {
-        (row["recipe_hash"], row["prompt_sha256"]) for row in journal_rows(journal.records) if "prompt_sha256" in row
-    }
-    if known <= {(recipe_hash, identity["prompt_sha256"])}:
+        return "; ".join(changed_settings(journal.header["settings"], identity)) or None
+    rows = journal_rows(journal.records)
+    recipes = {(row["recipe_hash"], row["prompt_sha256"]) for row in rows if row.get("prompt_sha256")}
+    if recipes <= {(recipe_hash, identity["prompt_sha256"])}:
         return None
     return "the head of its journal is damaged and its rows are of another recipe or prompt"

@@ -1,9 +1,10 @@
-"""The forecast of a running campaign: what the lengths measured so far say about those to come."""
+"""The forecast of a running campaign: TTFT of the lengths to come, from those measured so far."""
 
 from statistics import fmean
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path
+from longctx.campaign.mode import COLD_MODE
 from longctx.errors import LongctxError
 from longctx.lengths import format_length
 from longctx.measure.point_record import journal_rows
@@ -12,15 +13,15 @@ from longctx.storage.journal import read
 from longctx.storage.schemas import COLD_ROLES
 from longctx.units import format_seconds
 
-# With fewer lengths the fit a·L + b·L² has no spare point to be wrong at.
+# With fewer lengths the fit a·L + b·L² has no degree of freedom left.
 MINIMUM_LENGTHS = 3
 
 
 def running_forecast(campaign: Campaign) -> str | None:
-    """Return one line: TTFT of each length still to be measured, with its interval; None while nothing can be said."""
+    """Return one line with the TTFT of each length to come and its interval; None where no forecast can be made."""
     measured: dict[int, list[float]] = {}
     waiting: set[int] = set()
-    for point in campaign.points("prefill") if "prefill" in campaign.modes else ():
+    for point in campaign.points(COLD_MODE) if COLD_MODE in campaign.modes else ():
         rows = journal_rows(read(journal_path(campaign, point))[0])
         times = [row["ttft_s"] for row in rows if row["role"] in COLD_ROLES and row.get("ttft_s")]
         if times:
@@ -34,10 +35,10 @@ def running_forecast(campaign: Campaign) -> str | None:
         plan = plan_campaign(campaign, {length: fmean(times) for length, times in measured.items()})
     except LongctxError:
         return None
-    said = [
+    forecasts = [
         f"{format_length(row['length'])} {format_seconds(row['est_ttft_s'])}"
         f" ({format_seconds(row['est_ttft_low_s'])} to {format_seconds(row['est_ttft_high_s'])})"
         for row in plan.rows
-        if row["mode"] == "prefill" and row["length"] in ahead and row["est_ttft_s"] is not None
+        if row["mode"] == COLD_MODE and row["length"] in ahead and row["est_ttft_s"] is not None
     ]
-    return f"forecast from {len(measured)} lengths: TTFT {', '.join(said)}" if said else None
+    return f"forecast from {len(measured)} lengths: TTFT {', '.join(forecasts)}" if forecasts else None

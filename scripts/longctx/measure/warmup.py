@@ -1,19 +1,19 @@
-"""Warm-up that is proven: small requests until they are steady, and the kernels of a long prefill run once.
+"""Warm-up with a proof: the kernels of a long prefill run once, then small requests until their times are steady.
 
 The first request pays for JIT (24 to 101 s were seen on a GPU), and short prompts reach neither a full prefill chunk,
-nor the kernels of a second one, nor those of several KV blocks, which a filled cache has too. So: a prompt of one chunk
-and a bit more, then small requests until two in a row agree. Rows of role 'warmup' keep them all.
+nor the kernels of a second one, nor those of several KV blocks, which a filled cache has too. So the first prompt has
+one chunk and a bit more, and small requests follow until two in a row agree. Each has a row of role 'warmup'.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from longctx.storage.rows import MeasurementRow, Status
 from longctx.storage.token_file import Ids
 
 SMALL_TOKENS, SMALL_NEW_TOKENS = 256, 8
-# The longest prefill chunk that servers use by default; taken where one does not tell its own.
+# The longest prefill chunk that servers use by default; taken where a server does not show its own.
 CHUNK_TOKENS = 16384
 # Beyond the full chunk: enough for a second, partial one.
 SECOND_CHUNK_TOKENS = 64
@@ -22,8 +22,8 @@ MINIMUM = 3
 
 
 def warm_up(
-    request: Callable[[int, Ids, int], dict[str, Any]],
-    ids: Callable[[int, int], Ids],
+    send: Callable[[int, Ids], MeasurementRow],
+    read_ids: Callable[[int, int], Ids],
     *,
     chunk_tokens: int | None,
     max_prompt_tokens: int,
@@ -32,22 +32,22 @@ def warm_up(
 ) -> bool:
     """Warm a server up; return whether it became steady.
 
-    `request(index, ids, new_tokens)` sends one and returns its row; `ids(index, count)` are prompts that differ from
-    every measured one from the first token on. `chunk_tokens`: the server's prefill chunk, None where unknown;
-    `long_first`: send the prompt of one chunk and more.
-    A failed request ends it: the server cannot be measured (returns False).
+    send(index, ids) sends a request for SMALL_NEW_TOKENS and returns its row. read_ids(index, count) returns prompts
+    that differ from every measured one from the first token on. chunk_tokens: the server's prefill chunk, None where
+    unknown. maximum: of small requests. long_first: whether to send the prompt of one chunk and more.
+    After a failed request the server cannot be measured: the result is False.
     """
     previous_s: float | None = None
     if long_first:
         chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
-        row = request(maximum, ids(maximum, min(chunk, max_prompt_tokens)), SMALL_NEW_TOKENS)
-        if row["status"] == "failed":
+        row = send(maximum, read_ids(maximum, min(chunk, max_prompt_tokens)))
+        if row.status == Status.FAILED:
             return False
     for index in range(maximum):
-        row = request(index, ids(index, min(SMALL_TOKENS, max_prompt_tokens)), SMALL_NEW_TOKENS)
-        if row["status"] == "failed":
+        row = send(index, read_ids(index, min(SMALL_TOKENS, max_prompt_tokens)))
+        if row.status == Status.FAILED:
             return False
-        elapsed_s = None if row["jit_events"] else row["e2e_s"]
+        elapsed_s = None if row.jit_events else row.e2e_s
         if agrees(previous_s, elapsed_s) and index + 1 >= MINIMUM:
             return True
         previous_s = elapsed_s
@@ -55,7 +55,7 @@ def warm_up(
 
 
 def agrees(first_s: float | None, second_s: float | None) -> bool:
-    """Whether two times of the same small request are alike: within a quarter, or 50 ms."""
+    """Return whether two times of the same small request are alike: within a quarter, or 50 ms."""
     if first_s is None or second_s is None:
         return False
     low, high = sorted((first_s, second_s))
@@ -63,5 +63,5 @@ def agrees(first_s: float | None, second_s: float | None) -> bool:
 
 
 def cycled(ids: Ids, count: int) -> Ids:
-    """Return `count` ids, repeating the prompt where it is shorter (what a warm-up says does not matter)."""
+    """Return `count` ids, repeating the prompt where it is shorter; the text of a warm-up does not matter."""
     return np.resize(ids, count)

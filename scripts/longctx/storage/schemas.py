@@ -6,77 +6,36 @@ configuration lies in R/.config. Prompts and token streams depend on their conte
 Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
 
-from enum import StrEnum
-
 import pyarrow as pa
 
+from longctx.storage.rows import MeasurementRow, arrow_schema
+from longctx.storage.rows import ModeName as ModeName
+from longctx.storage.rows import Role as Role
+from longctx.storage.rows import Status as Status
+
 _S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-
-
-class ModeName(StrEnum):
-    """The modes, in the order in which tables and figures name them; `longctx.modes` has a folder for each."""
-
-    PREFILL = "prefill"
-    REUSE = "reuse"
-    DECODE_ONLY = "decode_only"
-
-
-class Role(StrEnum):
-    """What a request is to its point. Cold and repeated requests are whole prompts that no cache held."""
-
-    COLD = "cold"
-    REPEAT = "repeat"
-    WARMUP = "warmup"
-    REUSE = "reuse"
-    DECODE_ONLY = "decode_only"
-
-
-class Status(StrEnum):
-    """What a row may claim: its values, doubtful ones (null, the raw record stays), or nothing."""
-
-    OK = "ok"
-    DOUBTFUL = "doubtful"
-    FAILED = "failed"
 
 
 def _schema(**fields: pa.DataType) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
+MEASUREMENTS = arrow_schema(MeasurementRow)
+
+
+def _columns(first: str, last: str) -> dict[str, pa.DataType]:
+    """Return name and type of the measurements' columns from `first` to `last`."""
+    names = MEASUREMENTS.names
+    return {name: MEASUREMENTS.field(name).type for name in names[names.index(first) : names.index(last) + 1]}
+
+
 # Which server, on which host, gave a row. Rows that differ in a field of IDENTITY never merge.
-SERVER_FACTS = {
-    "vllm_version": _S, "torch_version": _S, "aiter_version": _S, "model": _S, "attention_backend": _S,
-    "prefill_backend": _S, "kv_cache_dtype": _S, "cudagraph_mode": _S, "kv_capacity_tokens": _I,
-    "max_model_len": _I, "block_size": _I, "tensor_parallel_size": _I, "pipeline_parallel_size": _I,
-    "decode_context_parallel_size": _I, "max_num_seqs": _I, "max_num_batched_tokens": _I,
-    "prefix_caching": _B, "launcher": _S, "image": _S, "image_digest": _S, "startup_s": _F,
-}  # fmt: skip
-HOST_FACTS = {
-    "host": _S, "gpu": _S, "gpu_count": _I, "gpu_driver": _S, "cuda_or_rocm": _S, "cpu": _S,
-    "cpu_count": _I, "memory_bytes": _I, "kernel": _S, "os": _S,
-}  # fmt: skip
+SERVER_FACTS, HOST_FACTS = _columns("vllm_version", "startup_s"), _columns("host", "os")
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
 
-# Of MEASUREMENTS.role: whole prompts that no cache held.
-COLD_ROLES = ("cold", "repeat")
-MEASUREMENTS = _schema(
-    campaign=_S, recipe_hash=_S, mode=_S, role=_S, length=_I, pass_index=_I, request_index=_I,
-    status=_S, reason=_S, reasons=pa.list_(_S), detail=_S,
-    prompt_sha256=_S, prompt_tokens=_I, completion_tokens=_I, max_new_tokens=_I, cached_tokens=_I,
-    temperature=_F, ignore_eos=_B,
-    ttft_s=_F, prefill_s=_F, queue_s=_F, overhead_s=_F, e2e_s=_F,
-    decode_tok_s=_F, decode_client_tok_s=_F, decode_source=_S,
-    itl_p50_s=_F, itl_p90_s=_F, itl_p99_s=_F, itl_max_s=_F,
-    chunks=_I, coalesced=_B, starved_s=_F, jit_events=_I,
-    resumed_from=_I, external_hit_tokens=_I, resumed_ttft_s=_F, resumed_prefill_s=_F,
-    stitched_prefill_s=_F, stitched_error_s=_F,
-    energy_j=_F, energy_decode_j=_F, power_mean_w=_F, power_gap_s=_F,
-    synthetic_weights=_B, filled_kv=_B,
-    started_at=pa.timestamp("us", tz="UTC"),
-    server_counters=_S, log_lines=pa.list_(_S),
-    **SERVER_FACTS, **HOST_FACTS,
-)  # fmt: skip
+# Whole prompts that no cache held.
+COLD_ROLES = (Role.COLD.value, Role.REPEAT.value)
 # One row per server start. `contract` is JSON: [{setting, asked, actual, source, ok}], `env` JSON without secrets.
 SERVERS = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, pass_index=_I, started_at=pa.timestamp("us", tz="UTC"),

@@ -18,7 +18,7 @@ from longctx.campaign.identity import changed_settings
 from longctx.campaign.point import Point, parse_point
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError
-from longctx.measure import protocol
+from longctx.measure.mode import MEASURED_VARIANTS
 from longctx.measure.warmup import MINIMUM
 from longctx.prompts import builder
 
@@ -319,7 +319,7 @@ def test_no_warm_up_takes_a_prompt_of_a_measured_request() -> None:
     most = SCHEMA["properties"]["measure"]["properties"]["warmup_max"]["maximum"]
     # The last variants are the warm-ups': `warmup_max` small ones and one for the long prefill. A repetition of a
     # doubtful request takes a variant from the second MEASURED_VARIANTS.
-    assert builder.MIN_VARIANTS - (most + 1) >= 2 * protocol.MEASURED_VARIANTS
+    assert builder.MIN_VARIANTS - (most + 1) >= 2 * MEASURED_VARIANTS
 
 
 def test_modes_are_recipes_of_their_own() -> None:

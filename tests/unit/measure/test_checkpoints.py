@@ -14,9 +14,9 @@ from longctx.measure.checkpoints import (
     Attempt,
     checkpoint_folder,
     disk_shortage,
-    is_stuck,
     remove_checkpoint,
     remove_foreign,
+    seems_damaged,
     stitch,
 )
 
@@ -103,7 +103,7 @@ def test_reached() -> None:
 def test_a_checkpoint_is_useless_when_it_fails_twice_and_gets_no_further(
     attempts: list[Attempt], expected: bool
 ) -> None:
-    assert is_stuck(attempts) is expected
+    assert seems_damaged(attempts) is expected
 
 
 def test_one_killed_attempt() -> None:

@@ -46,9 +46,10 @@ def row(campaign: Campaign, index: int = 0, status: str = "ok", **changes: Any) 
 
 def add(record: PointRecord, index: int = 0, status: str = "ok", **changes: Any) -> None:
     """Journal one whole request as a measurement does."""
-    identity = {"role": "cold" if index == 0 else "repeat", "request_index": index}
-    record.begin(identity)
-    record.journal.append("progress", identity | {"elapsed_s": 1.0, "tokens_done": 512, "tokens_total": 1024})
+    key = ("cold" if index == 0 else "repeat", index)
+    record.begin(key)
+    record.add_progress(key, {"elapsed_s": 1.0, "tokens_done": 512, "tokens_total": 1024})
+    identity = {"role": key[0], "request_index": index}
     trace = {"elapsed_s": 2.0, "tokens": 1, "total_tokens": 1}
     record.journal.append("trace", identity | {"samples": [trace]})
     record.journal.append("row", row(record.campaign, index, status, **changes))
@@ -67,7 +68,7 @@ def test_everything_is_missing_at_first(make: Make) -> None:
 def test_what_is_finished_stays_over_a_kill(make: Make) -> None:
     record = opened(make())
     add(record, 0)
-    record.begin({"role": "repeat", "request_index": 1})
+    record.begin(("repeat", 1))
     assert opened(make()).missing() == [("repeat", 1), ("repeat", 2)]
 
 
@@ -210,10 +211,9 @@ def test_requests_that_are_no_longer_asked_for_leave_the_parquet(make: Make) -> 
 
 def killed(record: PointRecord, *tokens: int) -> None:
     """Journal an attempt that was begun, showed `tokens` done, and never ended."""
-    record.begin({"role": "cold", "request_index": 0})
+    record.begin(("cold", 0))
     for number, done in enumerate(tokens, 1):
-        sample = {"elapsed_s": float(number), "tokens_done": done, "tokens_total": 1024}
-        record.journal.append("progress", {"role": "cold", "request_index": 0} | sample)
+        record.add_progress(("cold", 0), {"elapsed_s": float(number), "tokens_done": done, "tokens_total": 1024})
 
 
 def test_killed_and_failed_attempts_count_until_a_row_is_finished(make: Make) -> None:

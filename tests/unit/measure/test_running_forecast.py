@@ -37,13 +37,13 @@ def test_nothing_is_said_before_three_lengths_are_measured(campaign):
 def test_the_lengths_to_come_are_forecast_with_an_interval(campaign):
     for length in (1024, 2048, 4096):
         measured(campaign, length, 1e-4 * length)
-    said = running_forecast(campaign)
-    assert said is not None
-    assert said.startswith("forecast from 3 lengths: TTFT 64Ki ")
-    assert " to " in said
+    line = running_forecast(campaign)
+    assert line is not None
+    assert line.startswith("forecast from 3 lengths: TTFT 64Ki ")
+    assert " to " in line
 
 
-def test_a_finished_ladder_has_no_outlook(campaign):
+def test_a_finished_ladder_has_no_forecast(campaign):
     for length in (1024, 2048, 4096, 65536):
         measured(campaign, length, 1e-4 * length)
     assert running_forecast(campaign) is None

@@ -1,6 +1,7 @@
 """Warm-up: which requests are sent, when they count as steady, and when it gives up."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,15 @@ def run(times: Sequence[float | str], **options: Any) -> tuple[bool, list[tuple[
     small = iter(times)
     defaults = {"chunk_tokens": 2048, "max_prompt_tokens": 100_000, "maximum": 6, "long_first": True}
 
-    def request(index: int, ids: Ids, new_tokens: int) -> dict[str, Any]:
+    def send(index: int, ids: Ids) -> Any:
         sent.append((index, len(ids)))
         value: float | str = 30.0 if len(ids) > SMALL_TOKENS else next(small)
         seconds = value if isinstance(value, float) else 1.0
-        return {"status": "failed" if value == FAILED else "ok", "jit_events": int(value == JIT), "e2e_s": seconds}
+        return SimpleNamespace(
+            status="failed" if value == FAILED else "ok", jit_events=int(value == JIT), e2e_s=seconds
+        )
 
-    steady = warm_up(request, lambda index, count: np.full(count, index, np.uint32), **(defaults | options))
+    steady = warm_up(send, lambda index, count: np.full(count, index, np.uint32), **(defaults | options))
     return steady, sent
 
 

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from longctx.campaign.campaign import from_dict
-from longctx.campaign.point import Point
-from longctx.measure import protocol
 from longctx.model.geometry import Geometry
 from longctx.model.reader import read_geometry
+from longctx.plan.campaign_plan import plan_campaign
 from longctx.plan.hardware import Hardware, Parallelism, load_hardware
 from longctx.plan.planner import campaign_hours, plan_points
 from longctx.plan.system import Settings, System
@@ -163,32 +160,9 @@ def campaign(**changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy() -> None:
     old = campaign(serve={**campaign()["serve"], "aiter_version": "0.1.5"})
-    job = object.__new__(protocol._Job)
-    job.campaign, job.plan = from_dict(old), protocol._plan_rows(from_dict(old))
-    monkeypatch.setattr(protocol.parquet, "read_rows", lambda *_: [])
-    found = job._why_not(Point(64 * MI, 1))
-    assert found is not None
-    assert found[0] == "unsupported"
-    assert found[1].startswith("beyond 2^24 tokens ROCm needs AITER")
-
-
-@pytest.mark.parametrize(("launcher", "needed"), [("local", 1024 + 16384), ("external", 1024 + 128)])
-def test_the_server_s_own_capacity_must_hold_length_and_headroom(launcher: str, needed: int) -> None:
-    job = object.__new__(protocol._Job)
-    job.mode = "prefill"
-    there = {"external": {"url": "http://127.0.0.1:1"}, "serve": {}} if launcher == "external" else {}
-    job.campaign = from_dict(campaign(launcher=launcher, max_new_tokens=128, lengths=["1Ki"], **there))
-
-    def gate(capacity: int | None) -> str | None:
-        server = SimpleNamespace(capacity_tokens=lambda: capacity)
-        return job._gate(SimpleNamespace(server=server), Point(1024, 1))
-
-    assert gate(needed) is None
-    assert gate(None) is None
-    refused = gate(needed - 1)
-    assert refused is not None
-    assert refused.startswith(f"the server's KV cache holds {needed - 1} tokens, this point needs {needed}; ")
+    rows = plan_campaign(from_dict(old)).rows
+    row = next(row for row in rows if (row["mode"], row["length"]) == ("prefill", 64 * MI))
+    assert (row["fits"], row["reason"]) == (False, "unsupported")
+    assert row["remedy"].startswith("beyond 2^24 tokens ROCm needs AITER")

@@ -31,7 +31,7 @@ def measured(campaign: Campaign, *, whole: bool) -> PointRecord:
     """Journal one request of POINT as a measurement does; whole: to its Parquets."""
     record = PointRecord.open(campaign, POINT, "5ha")[0]
     known = {"recipe_hash": campaign.recipe_hash("prefill"), "prompt_sha256": "5ha", "role": "cold", "length": 1024}
-    record.begin({"role": "cold", "request_index": 0})
+    record.begin(("cold", 0))
     record.journal.append("server", makerows.servers([makerows.row(length=1024)])[0])
     record.journal.append("row", makerows.row(request_index=0, **known))
     if whole:

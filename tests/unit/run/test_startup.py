@@ -293,44 +293,44 @@ def test_a_campaign_without_a_summary_needs_no_mark_and_one_length_has_its_own()
 @pytest.fixture
 def small() -> Campaign:
     found = campaign(lengths=["1Ki", "2Ki", "4Ki"], passes=2)
-    kv_limit.remember_limit(found, Point(2048, 1), "the KV cache holds 1500 tokens at most")
+    kv_limit.save_limit(found, Point(2048, 1), "the KV cache holds 1500 tokens at most")
     return found
 
 
 def test_what_did_not_fit_is_not_tried_again_nor_anything_longer(small: Campaign) -> None:
-    assert kv_limit.why_skipped(small, Point(1024, 2)) is None
+    assert kv_limit.skip_reason(small, Point(1024, 2)) is None
     for point in (Point(2048, 2), Point(4096, 1)):
-        assert kv_limit.why_skipped(small, point) == (
+        assert kv_limit.skip_reason(small, point) == (
             "skipped, since 2Ki did not fit earlier in this run: the KV cache holds 1500 tokens at most"
         )
 
 
 def test_the_shortest_that_did_not_fit_counts(small: Campaign) -> None:
-    kv_limit.remember_limit(small, Point(4096, 1), "too long")
-    assert kv_limit.why_skipped(small, Point(2048, 2)) is not None
-    kv_limit.remember_limit(small, Point(1024, 1), "even this")
-    assert "1Ki did not fit earlier in this run: even this" in str(kv_limit.why_skipped(small, Point(2048, 2)))
+    kv_limit.save_limit(small, Point(4096, 1), "too long")
+    assert kv_limit.skip_reason(small, Point(2048, 2)) is not None
+    kv_limit.save_limit(small, Point(1024, 1), "even this")
+    assert "1Ki did not fit earlier in this run: even this" in str(kv_limit.skip_reason(small, Point(2048, 2)))
 
 
 def test_another_run_tries_again(small: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kv_limit.RUN_VARIABLE, "next run")
-    assert kv_limit.why_skipped(small, Point(4096, 1)) is None
+    assert kv_limit.skip_reason(small, Point(4096, 1)) is None
 
 
 def test_another_mode_and_another_recipe_are_tried(small: Campaign) -> None:
-    assert kv_limit.why_skipped(small, Point(4096, 1, "decode_only")) is None
+    assert kv_limit.skip_reason(small, Point(4096, 1, "decode_only")) is None
     other = campaign(lengths=["4Ki"], serve={"kv_cache_dtype": "fp8"})
-    assert kv_limit.why_skipped(other, Point(4096, 1)) is None
+    assert kv_limit.skip_reason(other, Point(4096, 1)) is None
 
 
 def test_outside_a_run_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(kv_limit.RUN_VARIABLE)
-    kv_limit.remember_limit(campaign(), Point(1024, 1), "no")
-    assert kv_limit.why_skipped(campaign(), Point(2048, 1)) is None
+    kv_limit.save_limit(campaign(), Point(1024, 1), "no")
+    assert kv_limit.skip_reason(campaign(), Point(2048, 1)) is None
     assert not Path("results").exists()
 
 
 def test_a_damaged_note_is_no_note(small: Campaign) -> None:
     (path,) = Path("results/journal").glob(".limit-*")
     path.write_text('{"run": ')
-    assert kv_limit.why_skipped(small, Point(4096, 1)) is None
+    assert kv_limit.skip_reason(small, Point(4096, 1)) is None

@@ -1,4 +1,4 @@
-"""What a stream's chunks say about speed: pure functions of arrival times and token counts."""
+"""Speeds of a stream: pure functions of its chunks' arrival times and token counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,25 +10,15 @@ from longctx.serve.metrics import rate
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What arrived in one read of the socket.
+    """Tokens that arrived in one read of the socket.
 
-    `elapsed_s` counts from the first byte sent; `tokens` are the new tokens, `total` those so far
-    (both None where the server does not say which chunk carries how many).
+    elapsed_s counts from the first byte sent; tokens are the new ones, total those so far (both None where the server
+    does not say which chunk carries how many).
     """
 
     elapsed_s: float
     tokens: int | None
     total: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Itl:
-    """Inter-token latencies in seconds: quantiles (linear interpolation) and the largest."""
-
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    max_s: float
 
 
 def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
@@ -50,10 +40,13 @@ def coalesced(chunks: Sequence[Chunk]) -> bool | None:
     return any(chunk.tokens != 1 for chunk in chunks)
 
 
-def itl(chunks: Sequence[Chunk]) -> Itl | None:
-    """Return the gaps between tokens, only where each token had a chunk of its own and there are two or more."""
+def itl_quantiles(chunks: Sequence[Chunk]) -> dict[str, float | None]:
+    """Return the row's columns of inter-token latencies in seconds: quantiles (linear interpolation) and the largest.
+
+    All are None unless each token had a chunk of its own and there are two or more.
+    """
+    names = ("itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s")
     if len(chunks) < 2 or coalesced(chunks) is not False:
-        return None
-    gaps = np.diff([chunk.elapsed_s for chunk in chunks])
-    p50, p90, p99 = (float(value) for value in np.percentile(gaps, [50, 90, 99]))
-    return Itl(p50, p90, p99, float(gaps.max()))
+        return dict.fromkeys(names)
+    gaps_s = np.diff([chunk.elapsed_s for chunk in chunks])
+    return dict(zip(names, np.percentile(gaps_s, [50, 90, 99, 100]).tolist(), strict=True))

@@ -7,8 +7,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from longctx.measure.client.stream_rates import Chunk, client_decode_tok_s, coalesced, itl
+from longctx.measure.client.stream_rates import Chunk, client_decode_tok_s, coalesced, itl_quantiles
 from longctx.serve.metrics import decode_tok_s
+
+NO_ITL = dict.fromkeys(("itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s"))
 
 
 def make(times_and_tokens: list[tuple[float, int]]) -> list[Chunk]:
@@ -50,33 +52,32 @@ def test_sixteen_tokens_in_four_chunks_are_not_four_tokens() -> None:
     chunks = make([(0.1, 4), (0.2, 4), (0.3, 4), (0.4, 4)])
     assert client_decode_tok_s(chunks) == pytest.approx(40.0)
     assert coalesced(chunks) is True
-    assert itl(chunks) is None
+    assert itl_quantiles(chunks) == NO_ITL
 
 
 def test_two_tokens_in_one_chunk_are_coalesced_and_a_lone_token_has_no_gap() -> None:
     pair = make([(0.1, 1), (0.2, 2), (0.3, 1)])
     assert coalesced(pair) is True
-    assert itl(pair) is None
-    assert itl(make([(0.1, 1)])) is None
-    assert itl([]) is None
+    assert itl_quantiles(pair) == NO_ITL
+    assert itl_quantiles(make([(0.1, 1)])) == NO_ITL
+    assert itl_quantiles([]) == NO_ITL
 
 
 def test_unknown_counts_give_nothing() -> None:
     chunks = [Chunk(0.1, None, None), Chunk(0.2, None, None)]
-    assert (client_decode_tok_s(chunks), coalesced(chunks), itl(chunks)) == (None, None, None)
+    assert (client_decode_tok_s(chunks), coalesced(chunks), itl_quantiles(chunks)) == (None, None, NO_ITL)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
 def test_itl_quantiles(gaps_us: list[int]) -> None:
     chunks = make([(0.5 + sum(gaps_us[:i]) / 1e6, 1) for i in range(len(gaps_us) + 1)])
-    found = itl(chunks)
-    assert found is not None
+    found = itl_quantiles(chunks)
     if len(gaps_us) > 1:
         cuts = statistics.quantiles([gap / 1e6 for gap in gaps_us], n=100, method="inclusive")
-        assert found.p50_s == pytest.approx(cuts[49])
-        assert found.p90_s == pytest.approx(cuts[89])
-        assert found.p99_s == pytest.approx(cuts[98])
-    assert found.max_s == pytest.approx(max(gaps_us) / 1e6)
+        assert found["itl_p50_s"] == pytest.approx(cuts[49])
+        assert found["itl_p90_s"] == pytest.approx(cuts[89])
+        assert found["itl_p99_s"] == pytest.approx(cuts[98])
+    assert found["itl_max_s"] == pytest.approx(max(gaps_us) / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""How a mode measures a point: the base of `longctx/modes/<mode>/measure.py`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.mode import RequestKey, load_facet
+from longctx.campaign.point import Point
+from longctx.measure.verdict import CacheExpectation
+from longctx.prompts import variants
+from longctx.storage.schemas import COLD_ROLES
+from longctx.storage.token_file import Ids
+
+# Prompt variants (different from the first token on): measured requests take the first ones, their repetitions the
+# next ones, warm-ups the last ones.
+MEASURED_VARIANTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrompt:
+    """What a request sends: a variant of the point's prompt, and behind it `suffix_tokens` of a numbered query."""
+
+    variant: int
+    query: int = 0
+    suffix_tokens: int = 0
+
+    def read(self, path: Path) -> Ids:
+        """Return the token ids from the prompt file at `path`."""
+        ids = variants.read_ids(path, self.variant)
+        if not self.suffix_tokens:
+            return ids
+        return np.concatenate([ids, variants.read_suffix_ids(path, self.query, self.suffix_tokens)])
+
+
+class MeasureFacet:
+    """How the points of a mode are measured. Defaults are those of cold prompts."""
+
+    def cache_expectation(self, role: str) -> CacheExpectation:
+        """Return what the KV cache must hold when a request of this role reaches the server."""
+        return CacheExpectation.COLD if role in COLD_ROLES else CacheExpectation.ANY
+
+    def prompt(self, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> RequestPrompt:
+        """Return what a request sends; `doubts` is the number of its attempts that ended as doubtful.
+
+        Each pass and each repeat has its own first token. A doubtful request is repeated with another prompt, a killed
+        or failed one with its own, for its checkpoint.
+        """
+        number = (point.pass_index - 1) * campaign.repeats(point.length) + key[1]
+        return RequestPrompt(measured_variant(number, doubts))
+
+    def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
+        """Yield the requests to send to a fresh server for a point that lacks `missing`, in order.
+
+        A request of role 'warmup' only prepares the server for those after it.
+        """
+        yield from missing
+
+    def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
+        """Return the body fields of a small request that replaces the long warm-up request, {} where it is sent.
+
+        gpu: the name of the server's GPU, None on a CPU.
+        """
+        return {}
+
+    def forecast(self, campaign: Campaign) -> str | None:
+        """Return a line about the lengths still to come, to be shown after each point; None for no line."""
+        return None
+
+
+def measured_variant(number: int, doubts: int) -> int:
+    """Return the prompt variant of the request with this number within its length; another one after a doubt."""
+    return number % MEASURED_VARIANTS + (MEASURED_VARIANTS if doubts else 0)
+
+
+def measure_facet(mode: str) -> MeasureFacet:
+    """Return how `mode` is measured."""
+    facet: MeasureFacet = load_facet(mode, "measure")
+    return facet

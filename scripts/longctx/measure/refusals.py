@@ -1,0 +1,75 @@
+"""Why a point is not tried: by the prompt's validation, the plan, the disk, or the server that was started."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.point import Point
+from longctx.measure import checkpoints, kv_limit
+from longctx.plan.plan_table import PlanTable
+from longctx.serve.server import Server
+from longctx.storage import parquet, schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reason of `longctx.measure.reasons` and one sentence about it."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """What can rule out the points of one server. validations: the prompts' validation files, by length."""
+
+    campaign: Campaign
+    points: Sequence[Point]
+    plan: PlanTable
+    validations: Mapping[int, Path]
+    checkpoint_dir: Path | None
+
+    def before_start(self, point: Point) -> Refusal | None:
+        """Return why no server need be started for `point`, None where it must be tried."""
+        rows = parquet.read_rows(self.validations[point.length], schemas.VALIDATION)
+        if bad := [row for row in rows if not row["ok"]]:
+            return Refusal("invalid_prompt", str(bad[0]["detail"]))
+        planned = self.plan.get(point.mode, point.length)
+        if planned.get("fits") is False:
+            return Refusal(str(planned["reason"]), str(planned["remedy"]))
+        if skipped := kv_limit.skip_reason(self.campaign, point):
+            return Refusal("kv_too_small", skipped)
+        if self.checkpoint_dir:
+            # Points that share a server share the folder, which is emptied when all of them are done.
+            need = sum(self._checkpoint_bytes(other) for other in self.points if other <= point)
+            if shortage := checkpoints.disk_shortage(self.checkpoint_dir, need):
+                return Refusal("disk_full", shortage)
+        return None
+
+    def _checkpoint_bytes(self, point: Point) -> int:
+        """Return the bytes of a point's KV blocks on disk by the plan, over all ranks; 0 where it does not know."""
+        planned, serve_config = self.plan.get(point.mode, point.length), self.campaign.raw["serve"]
+        ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
+        return int(((planned.get("kv_bytes_per_rank") or 0) + (planned.get("state_bytes_per_rank") or 0)) * ranks)
+
+    def by_server(self, point: Point, server: Server) -> Refusal | None:
+        """Return why the running server cannot take `point`, by its own capacity and maximum length, else None."""
+        # New tokens and a query's suffix are part of the headroom; that of an external server is not ours to choose.
+        after_prompt = self.campaign.tokens_after_prompt(point.mode)
+        external = self.campaign.raw["launcher"] == "external"
+        need = point.length + (after_prompt if external else self.campaign.raw["serve"]["headroom_tokens"])
+        capacity, accepted = server.capacity_tokens(), server.facts["max_model_len"]
+        if capacity is not None and capacity < need:
+            return Refusal(
+                "kv_too_small",
+                f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length, keep the"
+                " cache in FP8 or spread the model over more GPUs",
+            )
+        need = point.length + after_prompt
+        if accepted is not None and accepted < need:  # only an external server
+            return Refusal(
+                "over_max_length",
+                f"the server accepts {accepted} tokens at most, this point needs {need}; nothing was sent",
+            )
+        return None

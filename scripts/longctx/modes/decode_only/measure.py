@@ -1,0 +1,31 @@
+"""Measuring decode behind a filled KV cache."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longctx.campaign.campaign import Campaign
+from longctx.campaign.mode import RequestKey
+from longctx.campaign.point import Point
+from longctx.measure.mode import MeasureFacet, RequestPrompt, measured_variant
+from longctx.measure.verdict import CacheExpectation
+from longctx.storage.schemas import Role
+
+# Quirk of vLLM's CPU kernels on processors with AMX: they die of SIGILL unless a dozen tokens or more are computed
+# first. The connector leaves one token to compute, but all of them where the prompt's log-probabilities are asked for.
+CPU_FIRST_FILL = {"prompt_logprobs": 0}
+
+
+class DecodeOnlyMeasure(MeasureFacet):
+    """One request a pass; there is no prefill, so there is no TTFT."""
+
+    def cache_expectation(self, role: str) -> CacheExpectation:
+        return CacheExpectation.FILLED if role == Role.DECODE_ONLY else super().cache_expectation(role)
+
+    def prompt(self, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> RequestPrompt:
+        return RequestPrompt(measured_variant(point.pass_index, doubts))
+
+    def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
+        return {} if gpu else CPU_FIRST_FILL
+
+
+FACET = DecodeOnlyMeasure()

@@ -1,0 +1,138 @@
+"""The row of one request, typed: `longctx.storage.schemas` derives the measurements' Arrow schema from it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, get_args, get_type_hints
+
+import pyarrow as pa
+
+
+class ModeName(StrEnum):
+    """The modes, in the order in which tables and figures name them; `longctx.modes` has a folder for each."""
+
+    PREFILL = "prefill"
+    REUSE = "reuse"
+    DECODE_ONLY = "decode_only"
+
+
+class Role(StrEnum):
+    """What a request is to its point. Cold and repeated requests are whole prompts that no cache held."""
+
+    COLD = "cold"
+    REPEAT = "repeat"
+    WARMUP = "warmup"
+    REUSE = "reuse"
+    DECODE_ONLY = "decode_only"
+
+
+class Status(StrEnum):
+    """What a row may claim: its values, doubtful ones (null, the raw record stays), or nothing."""
+
+    OK = "ok"
+    DOUBTFUL = "doubtful"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementRow:
+    """One request: what it was, what it may claim (status, reasons), its values, and which server gave them.
+
+    Times are in seconds, energy in J, power in W; a value that is not known is None.
+    """
+
+    campaign: str
+    recipe_hash: str
+    mode: ModeName
+    role: Role
+    length: int
+    pass_index: int
+    request_index: int
+    status: Status
+    reason: str | None = None
+    reasons: tuple[str, ...] = ()
+    detail: str | None = None
+    prompt_sha256: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    max_new_tokens: int | None = None
+    cached_tokens: int | None = None
+    temperature: float | None = None
+    ignore_eos: bool | None = None
+    ttft_s: float | None = None
+    prefill_s: float | None = None
+    queue_s: float | None = None
+    overhead_s: float | None = None
+    e2e_s: float | None = None
+    decode_tok_s: float | None = None
+    decode_client_tok_s: float | None = None
+    decode_source: str | None = None
+    itl_p50_s: float | None = None
+    itl_p90_s: float | None = None
+    itl_p99_s: float | None = None
+    itl_max_s: float | None = None
+    chunks: int | None = None
+    coalesced: bool | None = None
+    starved_s: float | None = None
+    jit_events: int | None = None
+    resumed_from: int | None = None
+    external_hit_tokens: int | None = None
+    resumed_ttft_s: float | None = None
+    resumed_prefill_s: float | None = None
+    stitched_prefill_s: float | None = None
+    stitched_error_s: float | None = None
+    energy_j: float | None = None
+    energy_decode_j: float | None = None
+    power_mean_w: float | None = None
+    power_gap_s: float | None = None
+    synthetic_weights: bool | None = None
+    filled_kv: bool | None = None
+    started_at: datetime | None = None
+    server_counters: str | None = None
+    log_lines: tuple[str, ...] | None = None
+    # The server's facts
+    vllm_version: str | None = None
+    torch_version: str | None = None
+    aiter_version: str | None = None
+    model: str | None = None
+    attention_backend: str | None = None
+    prefill_backend: str | None = None
+    kv_cache_dtype: str | None = None
+    cudagraph_mode: str | None = None
+    kv_capacity_tokens: int | None = None
+    max_model_len: int | None = None
+    block_size: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    decode_context_parallel_size: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    prefix_caching: bool | None = None
+    launcher: str | None = None
+    image: str | None = None
+    image_digest: str | None = None
+    startup_s: float | None = None
+    # The host's facts
+    host: str | None = None
+    gpu: str | None = None
+    gpu_count: int | None = None
+    gpu_driver: str | None = None
+    cuda_or_rocm: str | None = None
+    cpu: str | None = None
+    cpu_count: int | None = None
+    memory_bytes: int | None = None
+    kernel: str | None = None
+    os: str | None = None
+
+
+_ARROW = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), tuple[str, ...]: pa.list_(pa.string()),
+    datetime: pa.timestamp("us", tz="UTC"), ModeName: pa.string(), Role: pa.string(), Status: pa.string(),
+}  # fmt: skip
+
+
+def arrow_schema(record: type[Any]) -> pa.Schema:
+    """Return the Arrow schema of a dataclass: one nullable column for each field, in the order of the fields."""
+    hints = get_type_hints(record)
+    types = {name: next(kind for kind in (hint, *get_args(hint)) if kind in _ARROW) for name, hint in hints.items()}
+    return pa.schema([(name, _ARROW[kind]) for name, kind in types.items()])
