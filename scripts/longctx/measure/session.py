@@ -18,7 +18,7 @@ from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
 from longctx.serve.facts import jit_lines
-from longctx.serve.machine.power import PowerSampler
+from longctx.serve.machine.power import EnergyMeter, energy_meter
 from longctx.serve.server import Server
 from longctx.storage.journal import JournalError
 from longctx.storage.token_file import Ids
@@ -90,7 +90,7 @@ class Session:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
-        power = PowerSampler(server.gpu_numbers) if server.gpu_numbers else None
+        power = energy_meter(server.gpu_numbers)
         with power or contextlib.nullcontext():
             shown = _Journaled(self.live, record, identity)
             answer = self._stream(prompt, new_tokens, before, shown, extra_body, power)
@@ -133,7 +133,7 @@ class Session:
         before: metrics.Snapshot | None,
         on_sample: "_Journaled",
         extra_body: Mapping[str, Any] | None,
-        power: PowerSampler | None,
+        power: EnergyMeter | None,
     ) -> request.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server

@@ -2,8 +2,6 @@
 
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import orjson
 import psutil
 
 from longctx.processes.reaper import MASK, SECRET_NAME, secret_values
-from longctx.serve.machine import gpus
+from longctx.serve.machine import gpus, nvidia
 from longctx.storage.schemas import HOST_FACTS
 
 KEPT = re.compile(
@@ -29,14 +27,14 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
     gpu_count: GPUs that a server of `ranks` ranks computes on, however many more it sees; where its ranks are not
     known, those that a server with `env` sees. 0 where there are none.
     """
-    cards = gpus.visible_gpus(env)
-    names = sorted({str(card["name"]) for card in cards if card["name"]})
+    visible = gpus.visible_gpus(env)
+    names = sorted({gpu.name for gpu in visible if gpu.name})
     facts = {
         "host": platform.node(),
         "gpu": " + ".join(names) or None,
-        "gpu_count": ranks if ranks and cards else len(cards),
-        "gpu_driver": next((card["driver"] for card in cards if card["driver"]), None),
-        "cuda_or_rocm": cuda_or_rocm() if cards else None,
+        "gpu_count": ranks if ranks and visible else len(visible),
+        "gpu_driver": next((gpu.driver for gpu in visible if gpu.driver), None),
+        "cuda_or_rocm": cuda_or_rocm() if visible else None,
         "cpu": cpu_name(),
         "cpu_count": psutil.cpu_count(logical=True),
         "memory_bytes": psutil.virtual_memory().total,
@@ -83,22 +81,9 @@ def os_name(release: str | None = None) -> str | None:
 
 def cuda_or_rocm() -> str | None:
     """Return 'CUDA 13.0' (what the driver supports) or 'ROCm 7.0.2' (what is installed)."""
-    if shutil.which("nvidia-smi") and (cuda := cuda_version(_run("nvidia-smi"))):
+    if cuda := nvidia.cuda_version():
         return cuda
     try:
         return f"ROCm {ROCM_VERSION.read_text().strip()}"
     except OSError:
         return None
-
-
-def cuda_version(nvidia_smi: str) -> str | None:
-    """Read the CUDA version from the heading of plain `nvidia-smi`."""
-    found = re.search(r"CUDA Version: ([\d.]+)", nvidia_smi)
-    return f"CUDA {found[1]}" if found else None
-
-
-def _run(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
