@@ -3,7 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,7 +49,7 @@ class Session:
 
     def useless(self) -> bool:
         """Whether another request is pointless: the server died, or it stalled and a fresh one can be started."""
-        return not self.server.alive() or (self.stalled and self.server.kept is not None)
+        return not self.server.alive() or (self.stalled and self.server.process is not None)
 
     def send(
         self,
@@ -116,7 +116,7 @@ class Session:
             checkpoint_tokens=checkpoint_tokens,
             clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
             broken=tuple(e["setting"] for e in server.contract if e["ok"] is False),
-            untold=() if server.kept else tuple(e["setting"] for e in server.contract if e["ok"] is None),
+            untold=() if server.process else tuple(e["setting"] for e in server.contract if e["ok"] is None),
         )
         facts = {
             "server_counters": window.record,
@@ -226,7 +226,7 @@ class _Journaled:
         self.last = now
         # On a full disk the prefill goes on: there is space held back for its row.
         with contextlib.suppress(JournalError):
-            self.record.journal.append("progress", sampler.progress_rows([now], **self.identity)[0])
+            self.record.journal.append("progress", self.identity | asdict(now))
 
 
 def refused_row(

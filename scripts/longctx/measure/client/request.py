@@ -31,6 +31,7 @@ from longctx.measure.client.sse import SseParser
 from longctx.measure.client.stream import StreamRecord, body_message
 from longctx.measure.client.stream_rates import Chunk
 from longctx.redaction import redact
+from longctx.serve.http import base_url
 from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16
@@ -95,7 +96,7 @@ def stream(
         **(extra_body or {}),
     }
     watch = Watch(alive, stalled)
-    request = _Request(url.rstrip("/").removesuffix("/v1"), api_key, watch, on_token)
+    request = _Request(base_url(url), api_key, watch, on_token)
     body = RequestBody(fields, as_prompt(prompt))
     answer = request.send(body, max_new_tokens, ignore_eos)
     if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):
