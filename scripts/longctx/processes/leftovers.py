@@ -11,7 +11,7 @@ from typing import Any
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import boot_id
+from longctx.processes.identity import boot_id, marked
 
 GRACE_S = 10.0
 REAPER_PATIENCE_S = 45.0  # the grace, TERM and KILL of the reaper, and some
@@ -46,12 +46,12 @@ def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
     for signum, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 20.0)):
         deadline = time.monotonic() + patience_s
         sent: set[tuple[int, int]] = set()
-        while (left := reaper.marked(owner_id)) and time.monotonic() < deadline:
+        while (left := marked(owner_id)) and time.monotonic() < deadline:
             for process in set(left.items()) - sent:
                 reaper.send(*process, signum)
                 sent.add(process)
             time.sleep(0.1)
-    return sorted(reaper.marked(owner_id))
+    return sorted(marked(owner_id))
 
 
 def recorded_memory(record_path: Path, pids: Iterable[int]) -> dict[str, list[int]]:
@@ -73,7 +73,7 @@ def _end(record: dict[str, Any], path: Path) -> str:
         time.sleep(0.2)
     if not path.exists():
         return ""
-    found = reaper.marked(record["id"])
+    found = marked(record["id"])
     memory = recorded_memory(path, found)
     if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
         reaper.send(record["pid"], record["start"], signal.SIGTERM)

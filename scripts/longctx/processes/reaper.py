@@ -6,7 +6,7 @@ escapes by a double fork or a session of its own. It copies the server's output 
 removes the shared memory and the sockets that a server leaves behind.
 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid,
-                                 holds_stdin, sockets
+                                 holds_stdin, sockets, secret_variables (whose values are masked, longest first), mask
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
 event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import select
 import signal
 import stat
@@ -27,19 +26,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-MARKER = "LONGCTX_OWNER"
-SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
-MASK = "[secret]"
-SHORTEST_SECRET = 6
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SHARED_MEMORY = "/dev/shm/"
 LOOK_S = 5.0
-
-
-def secret_values(env: dict[str, str]) -> list[str]:
-    """Return the values to mask, longest first: of names like *_TOKEN, not of short words or existing paths."""
-    values = {v for name, v in env.items() if SECRET_NAME.search(name) and len(v) >= SHORTEST_SECRET}
-    return sorted((v for v in values if not (v.startswith("/") and os.path.exists(v))), key=len, reverse=True)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -50,20 +39,7 @@ def start_ticks(pid: int) -> int | None:
 
 def descendants(root: int) -> dict[int, int]:
     """Return {pid: start_ticks} of everything below `root`, zombies left out."""
-    return _below(_processes(), root)
-
-
-def marked(owner_id: str) -> dict[int, int]:
-    """Return {pid: start_ticks} of the processes whose environment carries this owner's id, and all below them."""
-    table, found = _processes(), {}
-    needle = f"{MARKER}={owner_id}\0".encode()
-    for pid, (_, state, start) in table.items():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if state != "Z" and needle in file.read() + b"\0":
-                found[pid] = start
-    for pid in list(found):
-        found |= _below(table, pid)
-    return found
+    return descendants_in(all_processes(), root)
 
 
 def send(pid: int, start: int, signum: int) -> None:
@@ -100,7 +76,7 @@ def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
 def free_shared_memory(files: dict[str, list[int]]) -> None:
     """Remove those of `files` (as `shared_memory` returns them) that are still the same and that no process maps."""
     if files:
-        used = shared_memory(_processes())
+        used = shared_memory(all_processes())
         for path in files.keys() - used.keys():
             if _identity(path) == files[path]:
                 with contextlib.suppress(OSError):
@@ -171,12 +147,12 @@ def _stat(pid: int) -> tuple[int, str, int] | None:
     return int(fields[1]), fields[0].decode(), int(fields[19])
 
 
-def _processes() -> dict[int, tuple[int, str, int]]:
+def all_processes() -> dict[int, tuple[int, str, int]]:
     entries = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
     return {pid: entry for pid, entry in entries if entry is not None}
 
 
-def _below(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
+def descendants_in(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
     children: dict[int, list[int]] = {}
     for pid, (parent, _, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -214,10 +190,10 @@ class SharedMemory:
 class LogPump(threading.Thread):
     """Copies the server's output to the log in whole lines, secrets masked; goes on reading where the disk is full."""
 
-    def __init__(self, source: int, log_path: str, secrets: list[str]) -> None:
+    def __init__(self, source: int, log_path: str, secrets: list[str], mask: str) -> None:
         super().__init__(daemon=True)
         self.source = source
-        self.secrets = [value.encode() for value in secrets]
+        self.secrets, self.mask = [value.encode() for value in secrets], mask.encode()
         self.longest = max(map(len, self.secrets), default=1)
         self.log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.failed = False
@@ -228,19 +204,19 @@ class LogPump(threading.Thread):
             pending += data
             cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
             if not cut and len(pending) > (1 << 16):
-                pending = self.mask(pending)
+                pending = self.masked(pending)
                 cut = len(pending) - self.longest
             self.write(pending[:cut])
             pending = pending[cut:]
         self.write(pending)
 
-    def mask(self, data: bytes) -> bytes:
+    def masked(self, data: bytes) -> bytes:
         for value in self.secrets:
-            data = data.replace(value, MASK.encode())
+            data = data.replace(value, self.mask)
         return data
 
     def write(self, data: bytes) -> None:
-        data = self.mask(data)
+        data = self.masked(data)
         try:
             while data:
                 data = data[os.write(self.log, data) :]
@@ -341,7 +317,8 @@ def main() -> None:
     # The write end is nobody's but ours: the server's input ends when we do.
     stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
-        pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
+        secrets = [os.environ[name] for name in spec["secret_variables"]]
+        pump = LogPump(source, spec["log_path"], secrets, spec["mask"])
         child = subprocess.Popen(
             spec["command"],
             stdin=stdin,

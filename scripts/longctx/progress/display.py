@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import output_path, status_path
 from longctx.campaign.point import Point
-from longctx.progress.lines import TerminalLine
+from longctx.progress.lines import TerminalLine, prefill_text
 from longctx.progress.sampler import PrefillProgress
 from longctx.progress.status_file import StatusWriter, note_run
-from longctx.units import format_seconds, human_count
+from longctx.units import format_seconds
 
 # vLLM prints its whole configuration in one line.
 LOG_CHARACTERS = 160
@@ -51,24 +52,14 @@ class Display:
         self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
 
     def sample(self, now: PrefillProgress) -> None:
+        """Show one look at a prefill."""
         if self._writer:
-            self._writer.update(
-                tokens_done=now.tokens_done,
-                tokens_total=now.tokens_total,
-                rate_tok_s=now.rate_tok_s,
-                elapsed_s=now.elapsed_s,
-                eta_s=now.eta_s,
-            )
+            self._writer.update(**asdict(now))
         if now.tokens_done is None:
             self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
-            return
-        rate = f", {human_count(now.rate_tok_s)} tok/s" if now.rate_tok_s else ""
-        # A narrow terminal cuts the end: what is waited for comes first.
-        self._line.show(
-            f"{self._phase}: {now.tokens_done / now.tokens_total:.0%}, {format_seconds(now.eta_s)} left,"
-            f" {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
-            f" {format_seconds(now.elapsed_s)}"
-        )
+        else:
+            progress = prefill_text(now.tokens_done, now.tokens_total, now.rate_tok_s, now.elapsed_s, now.eta_s)
+            self._line.show(f"{self._phase}: {progress}")
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Close the current point as 'done', 'failed' or 'interrupted'."""

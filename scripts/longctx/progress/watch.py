@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from longctx.processes import cpu_affinity
 from longctx.processes.identity import writer_gone
+from longctx.progress.lines import prefill_text, progress_bar
 from longctx.progress.status_file import read_status
 from longctx.units import format_seconds
 
@@ -81,28 +82,11 @@ def _current(point: str, entry: dict[str, Any], now: float, dead: bool, bar_widt
     done, total = entry.get("tokens_done"), entry.get("tokens_total")
     if done is not None and total:
         seconds = entry.get("elapsed_s"), entry.get("eta_s")
-        lines.append(progress_line(done, total, entry.get("rate_tok_s"), *seconds, bar_width))
+        bar = progress_bar(done / total, bar_width)
+        lines.append(f"{bar} {prefill_text(done, total, entry.get('rate_tok_s'), *seconds)}")
     if entry.get("log_line"):
         lines.append(f"server log: {entry['log_line']}")
     return lines
-
-
-def progress_line(
-    done: int,
-    total: int,
-    rate_tok_s: float | None,
-    elapsed_s: float | None,
-    eta_s: float | None,
-    bar_width: int = BAR_WIDTH,
-) -> str:
-    """Return '[####----]  50 %, ETA 24 s, 32,768 of 65,536 tokens, 4,096 tok/s, elapsed 8.0 s'."""
-    share = min(1.0, done / total)
-    bar = "#" * int(share * bar_width)
-    rate = "? tok/s" if rate_tok_s is None else f"{rate_tok_s:,.0f} tok/s"
-    return (
-        f"[{bar:-<{bar_width}}] {share:4.0%}, ETA {format_seconds(eta_s)}, {done:,} of {total:,} tokens, {rate},"
-        f" elapsed {format_seconds(elapsed_s)}"
-    )
 
 
 def watch(

@@ -16,10 +16,10 @@ from longctx.serve.facts import ServerReport
 UNPROVEN = "unproven"
 
 
-def check(recipe: Recipe, said: ServerReport) -> list[dict[str, Any]]:
+def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
     """Return one entry for each setting that the recipe asks for; settings left to vLLM's default are not asked."""
-    entries = [_entry(setting, asked, said, name) for setting, name, asked in _asked(recipe) if asked is not None]
-    return entries + [_version_entry(package, wanted, said) for package, wanted in sorted(recipe.versions.items())]
+    entries = [_entry(setting, asked, report, name) for setting, name, asked in _asked(recipe) if asked is not None]
+    return entries + [_version_entry(package, wanted, report) for package, wanted in sorted(recipe.versions.items())]
 
 
 def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -27,10 +27,15 @@ def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["ok"] is False]
 
 
+def unverified(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries that the server says nothing about."""
+    return [entry for entry in entries if entry["ok"] is None]
+
+
 def enforce(entries: list[dict[str, Any]]) -> None:
     """Raise ServerError(reason='contract') naming each contradicted setting, what was asked and what is."""
-    if wrong := violated(entries):
-        listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in wrong)
+    if contradicted := violated(entries):
+        listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in contradicted)
         raise ServerError(f"the server runs with other settings than were asked for: {listed}", "contract")
 
 
@@ -55,12 +60,18 @@ def _asked(recipe: Recipe) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _entry(setting: str, asked: Any, said: ServerReport, name: str) -> dict[str, Any]:
-    actual = said.get(name)
+def _entry(setting: str, asked: Any, report: ServerReport, name: str) -> dict[str, Any]:
+    actual = report.get(name)
     if setting == "model" and os.path.isdir(asked) and actual is not None:
         asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
     ok = None if actual is None else _same(asked, actual)
-    return {"setting": setting, "asked": asked, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
+    return {
+        "setting": setting,
+        "asked": asked,
+        "actual": actual,
+        "source": report.sources.get(name, UNPROVEN),
+        "ok": ok,
+    }
 
 
 def _same(asked: Any, actual: Any) -> bool:
@@ -71,10 +82,10 @@ def _same(asked: Any, actual: Any) -> bool:
     return bool(asked == actual)
 
 
-def _version_entry(package: str, wanted: str, said: ServerReport) -> dict[str, Any]:
+def _version_entry(package: str, wanted: str, report: ServerReport) -> dict[str, Any]:
     """Compare a version with a specifier ('==0.25.1', '>=0.1.19.post2'); local parts like +cpu are ignored."""
     name = f"{package}_version"
-    actual = said.get(name)
+    actual = report.get(name)
     try:
         specifiers = SpecifierSet(wanted if wanted[:1] in "=<>!~" else f"=={wanted}", prereleases=True)
     except InvalidSpecifier as error:
@@ -83,4 +94,4 @@ def _version_entry(package: str, wanted: str, said: ServerReport) -> dict[str, A
         ok = None if actual is None else specifiers.contains(str(actual).split("+")[0])
     except InvalidVersion:
         ok = None
-    return {"setting": name, "asked": wanted, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
+    return {"setting": name, "asked": wanted, "actual": actual, "source": report.sources.get(name, UNPROVEN), "ok": ok}

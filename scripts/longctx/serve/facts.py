@@ -6,15 +6,14 @@ Every reader returns only what is said; what is not said is absent (None in the 
 import json
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-from longctx.serve.http import verify
-from longctx.serve.metrics import CACHE_INFO, parse
+from longctx.serve.http import client
+from longctx.serve.metrics import Snapshot, parse
 from longctx.storage.schemas import SERVER_FACTS
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
@@ -85,7 +84,7 @@ class ServerReport:
         return self.values.get(name)
 
     def server_facts(self) -> dict[str, Any]:
-        """Return a value for each name of tables.SERVER_FACTS, None where nothing was said."""
+        """Return a value for each name of schemas.SERVER_FACTS, None where nothing was said."""
         return {name: self.values.get(name) for name in SERVER_FACTS}
 
 
@@ -145,20 +144,14 @@ def read_log(lines: list[str]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def read_metrics(text: str, max_model_len: int | None) -> dict[str, Any]:
+def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[str, Any]:
     """Return the facts in the labels of vllm:cache_config_info; of several engines, the smallest capacity."""
-    lines = [line for line in text.splitlines() if line.startswith(CACHE_INFO)]
-    try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except ValueError:  # whatever answers there, it is no vLLM
+    if snapshot is None or not snapshot.engines:
         return {}
-    engines = [sample.labels for family in families for sample in family.samples if sample.name == CACHE_INFO]
-    if not engines:
-        return {}
-    labels = engines[0]
-    capacities = [size for engine in engines if (size := _labelled_capacity(engine, max_model_len)) is not None]
+    labels = snapshot.engines[0]
+    capacities = [_labelled_capacity(engine, max_model_len) for engine in snapshot.engines]
     facts = {
-        "kv_capacity_tokens": min(capacities, default=None),
+        "kv_capacity_tokens": min((size for size in capacities if size is not None), default=None),
         "block_size": _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size")),
         "prefix_caching": {"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
         "kv_cache_dtype": None if labels.get("cache_dtype") in (None, "auto") else labels["cache_dtype"],
@@ -170,29 +163,25 @@ def collect(
     url: str, lines: list[str], known: dict[str, Any], probe: list[str] | None = None, api_key: str | None = None
 ) -> ServerReport:
     """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False, verify=verify(url)) as client:
-        model = _first_model(_json(client, "/v1/models"))
-        version = _json(client, "/version")
-        metrics = _text(client, "/metrics")
+    with client(url, api_key) as http:
+        model = _first_model(_json(http, "/v1/models"))
+        version = _json(http, "/version")
+        snapshot = parse(_text(http, "/metrics"))
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
-    layers = [
-        ("log", read_log(lines)),
-        (
-            "metrics",
-            read_metrics(metrics, models["max_model_len"]) | ({"has_metrics": True} if parse(metrics) else {}),
-        ),
-        ("/version", {"vllm_version": version.get("version")}),
-        ("/v1/models", models),
-        ("packages", package_versions(probe)),
-        ("launcher", known),
-    ]
+    by_source = {
+        "log": read_log(lines),
+        "metrics": read_metrics(snapshot, models["max_model_len"]) | ({"has_metrics": True} if snapshot else {}),
+        "/version": {"vllm_version": version.get("version")},
+        "/v1/models": models,
+        "packages": package_versions(probe),
+        "launcher": known,
+    }
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for source, facts in layers:
-        for name, value in facts.items():
-            if value is not None:
-                values[name], sources[name] = value, source
+    for source, facts in by_source.items():
+        known_facts = {name: value for name, value in facts.items() if value is not None}
+        values |= known_facts
+        sources |= dict.fromkeys(known_facts, source)
     return ServerReport(values, sources)
 
 
@@ -248,7 +237,7 @@ def _logged_capacity(lines: list[str]) -> int | None:
     return int((ratio - 0.005) * length)
 
 
-def _labelled_capacity(labels: dict[str, str], max_model_len: int | None) -> int | None:
+def _labelled_capacity(labels: Mapping[str, str], max_model_len: int | None) -> int | None:
     if (size := _number(labels.get("kv_cache_size_tokens"))) is not None:
         return size
     try:
@@ -267,17 +256,17 @@ def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
     return models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
 
 
-def _json(client: httpx.Client, path: str) -> dict[str, Any]:
+def _json(http: httpx.Client, path: str) -> dict[str, Any]:
     try:
-        answer = json.loads(_text(client, path) or "{}")
+        answer = json.loads(_text(http, path) or "{}")
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
 
 
-def _text(client: httpx.Client, path: str) -> str:
+def _text(http: httpx.Client, path: str) -> str:
     try:
-        response = client.get(path)
+        response = http.get(path)
     except httpx.HTTPError:
         return ""
     return response.text if response.is_success else ""

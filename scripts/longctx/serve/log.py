@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from longctx.errors import ServerError
-from longctx.processes.reaper import MASK
+from longctx.redaction import mask
 
 
 class Log:
@@ -33,9 +33,7 @@ class Log:
 
     def masked_words(self, words: list[str]) -> list[str]:
         """Return the words with secret values masked."""
-        for secret in self._secrets:
-            words = [word.replace(secret, MASK) for word in words]
-        return words
+        return [mask(word, self._secrets) for word in words]
 
     def offset(self) -> int:
         """Return the file's size in bytes, 0 where there is none."""

@@ -30,6 +30,7 @@ from longctx.measure.client.sse import SseParser
 from longctx.measure.client.stream import StreamRecord, body_message
 from longctx.measure.client.stream_rates import Chunk
 from longctx.redaction import redact
+from longctx.serve.http import base_url
 from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16
@@ -93,7 +94,7 @@ def stream(
         **(extra_body or {}),
     }
     watch = Watch(alive, stalled)
-    request = _Request(url.rstrip("/").removesuffix("/v1"), api_key, watch, on_token)
+    request = _Request(base_url(url), api_key, watch, on_token)
     answer = request.send(RequestBody.encode(fields, ids))
     if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):
         # An older server knows less of stream_options.

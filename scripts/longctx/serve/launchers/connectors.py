@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from longctx.processes.reaper import SHARED_MEMORY
-
+SHARED_MEMORY = "/dev/shm/"
 REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
 FIND = (
     "import importlib.util as u, importlib.metadata as m, json\n"

@@ -17,8 +17,9 @@ from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model import hub
 from longctx.processes import container_init
-from longctx.processes.launch import Launch, ProcessOwner
-from longctx.processes.reaper import MARKER, SECRET_NAME
+from longctx.processes.identity import MARKER
+from longctx.processes.launch import Launch, Ownership
+from longctx.redaction import SECRET_NAME
 from longctx.serve import command_line
 from longctx.serve.launchers import connectors
 from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits
@@ -57,7 +58,7 @@ class Mount:
         return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
-def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, host: str, port: int) -> Launch:
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
     """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
 
     ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
@@ -69,9 +70,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
     _check(engine, chosen, mounts)
     if chosen.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
-    values = command_line.environment(recipe) | {
-        MARKER: owner.id
-    }  # so that its processes are known as ours on the host too
+    values = command_line.environment(recipe) | {MARKER: owner.id}  # known as ours on the host too
     secrets = _secrets(chosen.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
@@ -98,13 +97,13 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
     )
 
 
-def container_name(owner: ProcessOwner) -> str:
+def container_name(owner: Ownership) -> str:
     """The one name that this start's container has, and nobody else's."""
     return f"longctx-{owner.id}"
 
 
 def run_args(
-    engine: str, options: Options, owner: ProcessOwner, mounts: list[Mount], env: list[str], published: str | None
+    engine: str, options: Options, owner: Ownership, mounts: list[Mount], env: list[str], published: str | None
 ) -> list[str]:
     """Return `podman run …` or `docker run …` up to and with the image.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.processes.launch import Launch, ProcessOwner
+from longctx.processes.launch import Launch, Ownership
 from longctx.serve.launchers import container, engines
 from longctx.serve.launchers.engines import Image
 
@@ -29,7 +29,7 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def launch(tmp_path: Path, recipe: Recipe = RECIPE, **options: object) -> Launch:
-    owner = ProcessOwner(id="1a2b", campaign="default", run_dir=tmp_path)
+    owner = Ownership(id="1a2b", campaign="default", run_dir=tmp_path)
     return container.prepare(recipe, {"image": "example/vllm:1", **options}, owner, "127.0.0.1", 8001)
 
 
