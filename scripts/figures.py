@@ -8,7 +8,8 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.report.figures import draw, look
-from longctx.results import collect
+from longctx.results import campaign_results, collect, curves
+from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
 
@@ -21,9 +22,9 @@ def main() -> None:
     given = look.FigureInput(
         summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
         fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
-        others=collect.load_curves(campaign),
-        subtitle=collect.subtitle(collect.collect(campaign, tolerant=True).rows),
-        price=collect.load_price(campaign),
+        others=curves.load_curves(campaign),
+        subtitle=campaign_results.subtitle(collect.collect(campaign, tolerant=True).rows),
+        price=Price.from_campaign(campaign),
     )
     for paths in draw.draw_all(given, args.out_dir or campaign.results / "figures").values():
         for path in paths:

@@ -11,7 +11,8 @@ from longctx.errors import LongctxError
 from longctx.report import html
 from longctx.report.inputs import ReportInput
 from longctx.report.markdown import to_markdown
-from longctx.results import collect, comparison, curves
+from longctx.results import campaign_results, collect, comparison, curves
+from longctx.results.cost import Price
 from longctx.storage import atomic, parquet, provenance, schemas
 
 FIGURES = ("ttft", "decode", "kv_footprint", "limits", "amortisation", "ttft_per_gpu", "decode_per_gpu")
@@ -23,7 +24,7 @@ def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
     found = collect.collect(campaign, tolerant=True)
     summary = parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)
     ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
-    others = collect.load_curves(campaign)
+    others = curves.load_curves(campaign)
     comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
     comparisons += [
         comparison.compare(ours, other, threshold=threshold, normalise=True)
@@ -41,10 +42,10 @@ def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
         recipe=campaign.raw,
         command=command,
         comparisons=comparisons,
-        price=collect.load_price(campaign),
+        price=Price.from_campaign(campaign),
         figures={name: results / "figures" / name for name in FIGURES},
         results=results,
-        subtitle=collect.subtitle(found.rows),
+        subtitle=campaign_results.subtitle(found.rows),
         revision=provenance.git_revision(),
         damaged=found.damaged,
     )

@@ -9,6 +9,7 @@ from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.lengths import parse_length
 from longctx.results import collect, fits, summary
+from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
 
@@ -21,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     campaign = load(args.config_file)
     found = collect.collect(campaign, args.length, tolerant=args.partial)
-    rows = summary.summarise(found.rows, found.expected, found.plan, collect.load_price(campaign))
+    rows = summary.summarise(found.rows, found.expected, found.plan, Price.from_campaign(campaign))
     out = args.out or campaign.results / "summary.parquet"
     if args.length is None:
         summary.write_csv(out.with_suffix(".csv"), rows)

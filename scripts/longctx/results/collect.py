@@ -16,8 +16,6 @@ from longctx.campaign.identity import changed_settings
 from longctx.campaign.point import Point
 from longctx.errors import DataError
 from longctx.measure.point_record import OUTPUTS, PointRecord, is_done
-from longctx.results.cost import Price
-from longctx.results.curves import RunCurve, read_curve
 from longctx.results.summary import OBSERVED_ROLES
 from longctx.storage import journal, parquet, schemas
 from longctx.storage.journal import Journal
@@ -108,27 +106,3 @@ def expected_requests(campaign: Campaign, points: Iterable[Point]) -> dict[tuple
         key = (point.mode, point.length)
         wanted[key] = wanted.get(key, 0) + sum(role in roles for role, _ in campaign.requests(point))
     return wanted
-
-
-def load_price(campaign: Campaign) -> Price | None:
-    """Return the node's price where the configuration gives one."""
-    hardware = campaign.raw["hardware"]
-    if not hardware or not hardware["usd_per_gpu_hour"]:
-        return None
-    return Price(float(hardware["usd_per_gpu_hour"]), int(hardware["count"]))
-
-
-def load_curves(campaign: Campaign) -> list[RunCurve]:
-    """Return the other runs of the configuration's `compare`."""
-    return [read_curve(path) for path in campaign.raw["compare"]]
-
-
-def subtitle(rows: Iterable[dict[str, Any]]) -> str:
-    """Return 'model · 8 × GPU · vLLM 0.25.1 · fp8_e4m3 KV' from the first row that knows each of them."""
-    known: dict[str, Any] = {}
-    for row in rows:
-        known = {key: value for key, value in row.items() if value is not None} | known
-    system = f"{known['gpu_count'] or 1} × {known['gpu']}" if known.get("gpu_count") else known.get("cpu")
-    version, kv = known.get("vllm_version"), known.get("kv_cache_dtype")
-    parts = [known.get("model"), system, version and f"vLLM {version}", kv and f"{kv} KV"]
-    return " · ".join(str(part) for part in parts if part)

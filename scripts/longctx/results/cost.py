@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from longctx.campaign.campaign import Campaign
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -14,6 +16,14 @@ class Price:
 
     usd_per_gpu_hour: float
     gpu_count: int
+
+    @classmethod
+    def from_campaign(cls, campaign: Campaign) -> "Price | None":
+        """Return the node's price where the configuration gives one."""
+        hardware = campaign.raw["hardware"]
+        if not hardware or not hardware["usd_per_gpu_hour"]:
+            return None
+        return cls(float(hardware["usd_per_gpu_hour"]), int(hardware["count"]))
 
     def usd(self, seconds: float | None) -> float | None:
         """Return the price of `seconds` of the whole node."""

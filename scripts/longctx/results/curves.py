@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longctx.campaign.campaign import Campaign
 from longctx.errors import DataError
 from longctx.plan import published
 from longctx.plan.bounds import Limit
@@ -83,6 +84,11 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
 def _described(row: Mapping[str, Any], metric: str) -> Description:
     mean, std, n = row.get(f"{metric}_mean"), row.get(f"{metric}_std"), row.get(f"{metric}_n")
     return Description(int(n or 0), mean, std)
+
+
+def load_curves(campaign: Campaign) -> list[RunCurve]:
+    """Return the other runs of the configuration's `compare`."""
+    return [read_curve(path) for path in campaign.raw["compare"]]
 
 
 def read_curve(path: Path | str) -> RunCurve:

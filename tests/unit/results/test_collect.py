@@ -80,10 +80,3 @@ def test_one_length_is_gathered_alone(make: Make) -> None:
     measured(make(), whole=True)
     assert collect.collect(make(), 2048).rows == []
     assert collect.collect(make(), 2048).expected == {("prefill", 2048): 3}
-
-
-def test_the_subtitle_says_what_is_known() -> None:
-    gpu = {"model": "m", "gpu": "H200", "gpu_count": 8, "vllm_version": "0.25.1", "kv_cache_dtype": "fp8_e4m3"}
-    assert collect.subtitle([{"model": None}, gpu]) == "m · 8 × H200 · vLLM 0.25.1 · fp8_e4m3 KV"
-    assert collect.subtitle([{"model": "m", "gpu_count": 0, "cpu": "a CPU"}]) == "m · a CPU"
-    assert collect.subtitle([]) == ""
