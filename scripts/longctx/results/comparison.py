@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from longctx.campaign.mode import MODES, campaign_facet
 from longctx.lengths import format_length
 from longctx.results import statistics
 from longctx.results.curves import METRICS, CurvePoint, RunCurve
@@ -96,7 +97,7 @@ def compare(
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
     """Yield every metric and length with its ratio; the verdict of a ratio is still open."""
-    for mode in ("prefill", "reuse", "decode_only"):
+    for mode in MODES:
         a, b = ours.of_mode(mode), theirs.of_mode(mode)
         for metric in METRICS:
             for length in sorted({*a, *b}):
@@ -145,8 +146,9 @@ def cautions(found: Comparison) -> list[str]:
             else ("This run" if ours.synthetic_weights else "The other run")
         )
         said.append(f"{where} had random weights: speeds are real, outputs mean nothing.")
-    if any(row.mode == "decode_only" and row.ratio for row in found.rows):
-        said.append("In decode_only the KV cache was filled, not prefilled.")
+    for mode in MODES:
+        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in found.rows):
+            said.append(f"In {mode} the KV cache was filled, not prefilled.")
     return said
 
 
