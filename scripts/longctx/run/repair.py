@@ -13,7 +13,7 @@ from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.point import Point
 from longctx.measure.point_record import PointRecord
 from longctx.storage.journal import Journal, last, read, set_aside
-from longctx.storage.provenance import file_sha256
+from longctx.storage.provenance import PARTIAL, file_sha256
 
 # What every run can make again, at no cost but minutes. (Measured Parquets are rewritten from their journals.)
 DERIVED = ("plan", "summary", "fits", "rows", "servers", "corpus/*", "prompts/*", "validation/*", "lengths/*")
@@ -83,14 +83,14 @@ def drop_torn(campaign: Campaign) -> list[str]:
 def is_provisional(campaign: Campaign, summary: Path, points: Sequence[Point]) -> bool:
     """Return whether a summary must be made again though it is newer than all its rows.
 
-    So it is where a point has no measurement (any more), and where `report_now` or a failed run made it
-    (summary.py --partial writes `partial` in its metadata): Snakemake knows nothing of the settings of such a file.
+    So it is where a point has no measurement (any more), and where report_now or a failed run made it: Snakemake does
+    not know with which settings, nor of the figures and reports beside it.
     """
     if not summary.exists():
         return False
     if any(not output_path(campaign, point, "measurements").exists() for point in points):
         return True
     try:
-        return b"partial" in (pq.read_schema(summary).metadata or {})
+        return PARTIAL.encode() in (pq.read_schema(summary).metadata or {})
     except (OSError, pa.ArrowException):
         return True

@@ -1,4 +1,4 @@
-"""Start-up of a Snakemake run: whose locks count, what a live run refuses, what is repaired; and the reports at its end.
+"""Start and end of a Snakemake run: locks of killed runs, refusal beside a live one, repairs, reports of earlier runs.
 
 Snakemake leaves its lock when it is killed.
 """
