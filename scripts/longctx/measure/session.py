@@ -20,7 +20,7 @@ from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
 from longctx.serve.facts import jit_lines
-from longctx.serve.machine.power import energy_meter
+from longctx.serve.machine.power import EnergyMeter, energy_meter
 from longctx.serve.server import Server
 from longctx.storage.journal import JournalError
 from longctx.storage.rows import MeasurementRow

@@ -24,12 +24,16 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CollectedRows:
-    """Rows of schemas.MEASUREMENTS and SERVERS, each with its `source`, and PLAN; `damaged` names unreadable files."""
+    """Rows of schemas.MEASUREMENTS and SERVERS, each with its `source`, and PLAN; `damaged` names unreadable files.
+
+    partial: taken from what was there, so that the next run makes the summary again.
+    """
 
     rows: Rows = field(default_factory=list)
     servers: Rows = field(default_factory=list)
     plan: Rows = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    partial: bool = False
 
 
 def collect(
@@ -49,7 +53,7 @@ def collect(
 
 def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedRows:
     """Read what the results folder has, of one length or of all; a damaged file is named and left out."""
-    collected = CollectedRows()
+    collected = CollectedRows(partial=True)
     for point in campaign.points():
         if length in (None, point.length):
             rows = _point_rows(campaign, point, "measurements", collected.damaged)

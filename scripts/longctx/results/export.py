@@ -18,6 +18,7 @@ from longctx.results.fits import fits
 from longctx.results.frames import to_frame
 from longctx.results.summary import summarise
 from longctx.storage import atomic, parquet, schemas
+from longctx.storage.provenance import PARTIAL
 
 COPIED = ("summary.parquet", "summary.csv", "fits.parquet", "plan.txt")
 
@@ -40,7 +41,7 @@ def write_summary(campaign: Campaign, collected: CollectedRows, out: Path, lengt
         ):
             with_source = schema.append(pa.field("source", pa.string()))
             parquet.write_rows(out.with_name(name), with_source, rows, labels | damaged)
-    parquet.write_rows(out, schemas.SUMMARY, summary, labels)
+    parquet.write_rows(out, schemas.SUMMARY, summary, labels | ({PARTIAL: "true"} if collected.partial else {}))
 
 
 def write_csv(path: Path | str, summary: Iterable[Mapping[str, Any]]) -> None:
