@@ -62,6 +62,7 @@ def test_a_prefill_killed_twice_goes_on(checkpointed: Pipeline) -> None:
     assert folders(checkpointed) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_compiled_in_the_rest_widens_the_error_and_repeats_nothing(checkpointed: Pipeline) -> None:
     with running(checkpointed, TARGET) as snakemake:
         until(lambda: sum(done > 0 for done in samples(checkpointed, 0)) >= 2)
@@ -77,6 +78,7 @@ def test_a_kernel_compiled_in_the_rest_widens_the_error_and_repeats_nothing(chec
     assert len(checkpointed.requests()) == 2
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_costs_time_and_is_said(checkpointed: Pipeline) -> None:
     with running(checkpointed, TARGET) as snakemake:
         until(lambda: max(samples(checkpointed, 0), default=0) > 0)

@@ -67,7 +67,7 @@ def sweep(slurm: Slurm, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
             "kv_cache_dtype": "fp8_e4m3",
             "cpu_kv_cache_gib": 1,
             "headroom_tokens": 512,
-            "start_timeout_s": 60,
+            "start_timeout_s": 300,
             "contract": "warn",
         } | changes.pop("serve", {})
         base = {
