@@ -34,6 +34,7 @@ prefilled.
 import argparse
 import array
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -41,6 +42,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,6 +63,14 @@ KV_TOO_SMALL = (
 
 def log(text: str) -> None:
     print(f"(APIServer pid={os.getpid()}) INFO {time.strftime('%m-%d %H:%M:%S')} [fake.py:1] {text}", flush=True)
+
+
+def wait_logged() -> None:
+    """Wait until the other end of standard output, if that is a pipe, has read every line."""
+    deadline = time.monotonic() + READ_S
+    with contextlib.suppress(OSError):
+        while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -162,6 +172,7 @@ class Completion:
             )
         if plan.get("jit_line") or (plan.get("jit_first") and self.index == 0):
             log("WARNING [jit_monitor.py:103] Triton kernel JIT compilation during inference: _fwd_kernel")
+            wait_logged()
         self._stream(bool(continuous) and plan.get("usage", "continuous") == "continuous")
         return None
 
