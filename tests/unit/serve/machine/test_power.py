@@ -69,7 +69,7 @@ def fake_tool(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def wait_for(condition: object, limit_s: float = 300.0) -> None:
+def wait_for(condition: object, limit_s: float = 20.0) -> None:
     end = time.monotonic() + limit_s
     while not condition() and time.monotonic() < end:  # type: ignore[operator]
         time.sleep(0.01)
