@@ -98,10 +98,10 @@ class Pipeline:
         temporary.write_text(json.dumps(plan))
         temporary.replace(self.folder / "plan.json")
 
-    def hold(self, turn: int) -> None:
+    def hold(self, turn: int, **measured: Any) -> None:
         """Let the `turn`th measured request of each server (from 0) wait for its first token until `release`."""
         (self.folder / "hold").touch()
-        self.faults(measured={"by_turn": {str(turn): {"hold": str(self.folder / "hold")}}})
+        self.faults(measured=measured | {"by_turn": {str(turn): {"hold": str(self.folder / "hold")}}})
 
     def release(self) -> None:
         """Let what waits go on. After `faults()` alone it waits still, and no later request does."""
