@@ -28,11 +28,15 @@ CONFIG: dict[str, Any] = {
     "measure": {"clock_tolerance": 100},
     "serve": {
         "scope": "campaign", "python": str(PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1,
-        "enforce_eager": True, "headroom_tokens": 128, "start_timeout_s": 240,
+        "enforce_eager": True, "headroom_tokens": 128, "start_timeout_s": 900,
         "extra_args": ["--distributed-executor-backend", "uni"], "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0},
     },
 }  # fmt: skip
-pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")]
+pytestmark = [
+    pytest.mark.serving,
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=420,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "results"
