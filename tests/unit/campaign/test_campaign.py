@@ -1,8 +1,6 @@
 """A campaign's configuration: a mistake is one sentence that names its key; schema, default and code agree."""
 
-import copy
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ from longctx.errors import ConfigError
 from longctx.measure import protocol
 from longctx.measure.warmup import MINIMUM
 from longctx.prompts import builder
+from shipped import CAMPAIGNS, ROOT, command_files, read_campaign
 
-ROOT = Path(__file__).parents[3]
 SCHEMA: dict[str, Any] = yaml.safe_load(resources.SCHEMA_PATH.read_text())
 SYNTHETIC = {"source": "synthetic", "weights": "dummy"}
 
@@ -239,29 +237,12 @@ def test_the_default_campaign_is_valid_and_explains_each_line() -> None:
             assert "#" in line, line
 
 
-CAMPAIGNS = sorted((ROOT / "workflow" / "campaigns").glob("*.yaml"))
-
-
 @pytest.mark.parametrize("path", CAMPAIGNS, ids=[path.stem for path in CAMPAIGNS])
 def test_every_campaign_file_is_valid_by_the_command_that_it_gives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    command = re.search(r"--configfile ((?:workflow/campaigns/\S+\.yaml ?)+)", path.read_text())
-    assert command is not None
-    files = command[1].split()
-    assert files[-1] == str(path.relative_to(ROOT))
-    found = yaml.safe_load((ROOT / "config.yaml").read_text())
-    for file in files:
-        found = merged(found, yaml.safe_load((ROOT / file).read_text()))
-    from_dict(found)
-
-
-def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """As Snakemake merges configuration files: key by key, lists as a whole."""
-    found = copy.deepcopy(base)
-    for key, value in own.items():
-        inner = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if inner else value
-    return found
+    files = command_files(path)
+    assert files[-1] == path
+    read_campaign(*files)
 
 
 def test_every_recipe_field_is_asked_for() -> None:
