@@ -10,7 +10,6 @@ import yaml
 from pydantic import Field, Strict, ValidationError, field_validator
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import WithDefaultSchema
 
 from longctx.campaign.schema import (
     LadderEnd,
@@ -67,9 +66,7 @@ class ReuseConfig(ModeConfig):
 class ModelConfig(Section):
     """What is served."""
 
-    source: str = Field(
-        min_length=1, description="'synthetic' (made here, random weights), a folder, or a Hugging Face id."
-    )
+    source: str = Field(min_length=1, description="'synthetic' (made here, random weights), folder or Hugging Face id.")
     revision: str | None = Field(None, description="Commit of the Hugging Face repository.")
     trust_remote_code: bool = Field(False, description="Run the repository's own code; needs `revision`.")
     weights: Literal["real", "dummy"] = Field(
@@ -85,9 +82,7 @@ class ModelConfig(Section):
     layers: int = Field(2, ge=1, description="Tiny Llama only.")
     heads: int = Field(2, ge=1, description="Tiny Llama only.")
     kv_heads: int = Field(1, ge=1, description="Tiny Llama only.")
-    vocabulary: int = Field(
-        4096, ge=300, description="Tiny Llama only: tokens of its tokenizer, trained on the corpus."
-    )
+    vocabulary: int = Field(4096, ge=300, description="Tiny Llama only: tokens of its tokenizer, made from the corpus.")
 
 
 class ServeConfig(Section):
@@ -108,24 +103,16 @@ class ServeConfig(Section):
     attention_backend: str | None = Field(None, description="vLLM attention backend; null = its choice.")
     cudagraph_mode: CudagraphMode | None = Field(None, description="vLLM CUDA graph mode; null = its choice.")
     custom_all_reduce: bool = Field(True, description="vLLM's own all-reduce between GPUs.")
-    gpu_memory_utilization: Share | None = Field(
-        None, description="Share of GPU memory that vLLM may take; null = its default."
-    )
+    gpu_memory_utilization: Share | None = Field(None, description="Share of GPU memory for vLLM; null = its default.")
     cpu_kv_cache_gib: int | None = Field(None, ge=1, description="KV cache of a CPU server, whole GiB; null on GPUs.")
     max_num_seqs: int = Field(1, ge=1, description="Sequences the scheduler runs together.")
-    max_num_batched_tokens: int | None = Field(
-        None, ge=1, description="Tokens of one prefill chunk; null = vLLM's choice."
-    )
+    max_num_batched_tokens: int | None = Field(None, ge=1, description="Prefill chunk, tokens; null = vLLM's choice.")
     enforce_eager: bool = Field(False, description="No compilation and no CUDA graphs.")
     prefix_caching: bool = Field(
-        False,
-        description="Keep prefixes between requests; off means that every prefill is cold. Modes reuse and checkpoints"
-        " turn it on.",
+        False, description="Keep prefixes between requests; off = cold prefills. Mode reuse and checkpoints turn it on."
     )
     headroom_tokens: int = Field(16384, ge=1, description="max_model_len = length + this.")
-    aiter_version: str | None = Field(
-        None, description="ROCm: the AITER release in use, checked by the plan beyond 2^24 tokens."
-    )
+    aiter_version: str | None = Field(None, description="ROCm: AITER release; the plan checks it beyond 2^24 tokens.")
     vllm_version: str | None = Field(None, description="Required vLLM version; null = any.")
     extra_args: Texts = Field((), description="Further vLLM arguments.")
     start_timeout_s: Positive = Field(1800, description="A server not ready by then has failed, s.")
@@ -143,9 +130,7 @@ class ContainerConfig(Section):
         None, description="null = the first found of podman, docker, apptainer."
     )
     image: str | None = Field(None, description="Image name with tag or digest, or an apptainer .sif.")
-    containerfile: str | None = Field(
-        None, description="Built by `snakemake image` into `image`; null = the image exists."
-    )
+    containerfile: str | None = Field(None, description="Made into `image` by `snakemake image`; null = it exists.")
     build_args: dict[str, str] = Field({}, description="Build arguments.")
     python: str = Field("python3", description="Python inside the image.")
     runtime: str | None = Field(None, description="OCI runtime such as runc; null = the engine's.")
@@ -181,9 +166,7 @@ class CorpusConfig(Section):
     """The text that prompts are made of."""
 
     source: str = Field(
-        "stdlib",
-        description="'stdlib' (the Python standard library at hand), a folder of source trees, or a manifest .yaml of"
-        " repositories.",
+        "stdlib", description="'stdlib' (this Python's library), a folder of source trees, or a manifest .yaml."
     )
     folder: str = Field("corpus", description="Where a manifest's repositories lie.")
 
@@ -225,13 +208,11 @@ class CampaignConfig(Section):
     )
     lengths: Lengths = Field((), description="Prompt lengths in tokens, used unless `from` and `to` are given.")
     from_: LadderEnd = Field(
-        None,
-        alias="from",
-        description="First length of the ladder; every power-of-two multiple up to `to` follows. Wins over `lengths`.",
+        None, alias="from", description="First length of a ladder of doublings up to `to`. Wins over `lengths`."
     )
     to: LadderEnd = Field(None, description="Last length of the ladder, included.")
     passes: int = Field(3, ge=1, description="How often the whole ladder is climbed; each pass is cold.")
-    repeats: RepeatsConfig = RepeatsConfig()
+    repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
     modes: Annotated[tuple[Mode, ...], Strict(False)] = Field(
         (ModeName.PREFILL,),
         min_length=1,
@@ -239,28 +220,27 @@ class CampaignConfig(Section):
         " decode_only = filled KV cache, no prefill.",
     )
     max_new_tokens: int = Field(
-        128, ge=1, description="Tokens decoded per request; decode throughput is measured over them."
+        128, ge=1, description="Tokens decoded per request; decode throughput is taken over them."
     )
-    decode_only: DecodeOnlyConfig = DecodeOnlyConfig()
-    reuse: ReuseConfig = ReuseConfig()
+    decode_only: DecodeOnlyConfig = Field(default_factory=DecodeOnlyConfig)
+    reuse: ReuseConfig = Field(default_factory=ReuseConfig)
     model: ModelConfig
     launcher: Literal["local", "container", "external"] = Field(
         "local",
         description="Who runs the server. local = a process here; container = podman, docker or apptainer;"
         " external = already running elsewhere.",
     )
-    serve: ServeConfig = ServeConfig()
-    container: ContainerConfig = ContainerConfig()
-    external: ExternalConfig = ExternalConfig()
+    serve: ServeConfig = Field(default_factory=ServeConfig)
+    container: ContainerConfig = Field(default_factory=ContainerConfig)
+    external: ExternalConfig = Field(default_factory=ExternalConfig)
     hardware: HardwareConfig | None = None
-    corpus: CorpusConfig = CorpusConfig()
-    prompt: PromptConfig = PromptConfig()
-    measure: MeasureConfig = MeasureConfig()
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    measure: MeasureConfig = Field(default_factory=MeasureConfig)
     checkpoint: CheckpointConfig | None = None
     compare: Texts = Field((), description="Other runs drawn beside this one, summary.parquet or a published .csv.")
     compare_threshold: Positive = Field(
-        0.03,
-        description="Slowdown that `snakemake compare` rejects when significant, as a share (docs/compare.md).",
+        0.03, description="Share of slowdown that `snakemake compare` rejects when significant (docs/compare.md)."
     )
 
     @field_validator("modes")
@@ -294,17 +274,8 @@ def configured_lengths(section: CampaignConfig | ModeConfig, path: str) -> list[
 
 
 class _JsonSchema(GenerateJsonSchema):
-    """Leaves out what repeats the keys: their titles, and the defaults of whole sections."""
-
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
-
-    def default_schema(self, schema: WithDefaultSchema) -> dict[str, Any]:
-        return (
-            self.generate_inner(schema["schema"])
-            if isinstance(schema["default"], Section)
-            else super().default_schema(schema)
-        )
 
 
 def schema_text() -> str:

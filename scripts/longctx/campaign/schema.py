@@ -1,5 +1,6 @@
 """What the models of a configuration share: kinds of values, how texts are read, sentences about mistakes."""
 
+import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -62,10 +63,10 @@ class Section(BaseModel):
         if kinds & {str, Literal}:
             return None if value == "null" and NoneType in kinds else value
         scalar = _read_yaml(value) if isinstance(value, str) else value
-        if int in kinds and isinstance(scalar, float) and scalar.is_integer():
+        if isinstance(scalar, float) and scalar.is_integer() and int in kinds:
             return int(scalar)
-        is_wanted = type(scalar) in kinds or (float in kinds and type(scalar) is int)
-        return scalar if is_wanted else value
+        wanted = (kinds | {int} if float in kinds else kinds) & {int, float, bool, NoneType}
+        return scalar if type(scalar) in wanted else value
 
     def plain(self, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the section as JSON has it: defaults filled in, keys in the order of the schema, no absent length."""
@@ -102,7 +103,8 @@ def _keep_integer(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _number_to_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return str(value) if is_number else value
 
 
 def _drop_default(schema: dict[str, Any]) -> None:
@@ -162,7 +164,7 @@ def _locate(model: type[Section], path: tuple[int | str, ...]) -> tuple[type[Sec
 def _fault(problem: ErrorDetails, section: type[Section], field: FieldInfo | None) -> str:
     """Say what is wrong with a value, what its key means, and how a single value becomes a list."""
     kind, value = problem["type"], problem["input"]
-    fault = _FAULTS.get(kind, problem["msg"]).format(**problem.get("ctx", {}))
+    fault = _FAULTS[kind].format(**problem.get("ctx", {})) if kind in _FAULTS else problem["msg"]
     if kind != "too_short":
         fault = f"{value!r} {fault}"
     if kind.endswith(("_type", "_error")) and field is not None and NoneType in _kinds(field.annotation):

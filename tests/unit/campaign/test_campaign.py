@@ -62,6 +62,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint": {"dir": 8}}, "checkpoint.dir: 8 is not a string"),
     ({"measure": {"stall_s": float("inf")}}, "measure.stall_s: inf is not a number (No growth"),
     ({"measure": {"stall_s": ".nan"}}, "measure.stall_s: nan is not a number (No growth"),
+    ({"serve": {"env": "{A: 1}"}}, "serve.env: '{A: 1}' is not a mapping (Environment"),
+    ({"serve": {"env": {"A": float("inf")}}}, "serve.env.A: inf is not a string (Environment"),
+    ({"serve": {"env": {"A": True}}}, "serve.env.A: True is not a string (Environment"),
+    ({"lengths": ["1Ki", "x"]}, "lengths.1: 'x' is not a length"),
+    ({"modle": {}, "model": {}}, "modle: unknown; known here: name, lengths"),
     ({"passes": True}, "passes: True is not a whole number (How often"),
     ({"repeats": 5}, "repeats: 5 is not a mapping (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
@@ -123,6 +128,7 @@ def test_a_mistake_is_one_sentence_with_the_path_of_the_key(changes: dict[str, A
 # What stands inside a dictionary or list of --config comes as text; beside it what a file would say.
 AS_TEXT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"passes": "2"}, {"passes": 2}),
+    ({"passes": "2.0"}, {"passes": 2}),
     ({"reuse": {"passes": "2", "queries": "8"}}, {"reuse": {"passes": 2, "queries": 8}}),
     ({"reuse": {"passes": "null"}}, {"reuse": {"passes": None}}),
     ({"reuse": {"passes": ""}}, {"reuse": {"passes": None}}),
