@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import yaml
 
-from longctx.campaign.checks import check_settings, tokens_after_prompt
+from longctx.campaign.checks import check_settings
 from longctx.campaign.config import CampaignConfig, configured_lengths, parse_config
 from longctx.campaign.identity import OPERATIONAL
 from longctx.campaign.mode import COLD_MODE, MODES, RequestKey, campaign_facet
@@ -86,7 +86,7 @@ class Campaign:
 
     def tokens_after_prompt(self, mode: str) -> int:
         """Return the tokens that a request adds to its prompt: the answer, and the mode's query before it."""
-        return tokens_after_prompt(self.config, mode)
+        return self.config.max_new_tokens + campaign_facet(mode).suffix_tokens(self.config)
 
     @property
     def synthetic_weights(self) -> bool:

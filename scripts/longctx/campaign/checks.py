@@ -17,17 +17,12 @@ def check_settings(config: CampaignConfig) -> None:
     _check_model(config)
     _check_prompt(config)
     _check_server(config)
-    need = max(tokens_after_prompt(config, mode) for mode in config.modes)
+    need = config.max_new_tokens + max(campaign_facet(mode).suffix_tokens(config) for mode in config.modes)
     if config.serve.headroom_tokens < need:
         raise ConfigError(
             f"config key serve.headroom_tokens: {config.serve.headroom_tokens} tokens cannot hold the"
             f" {need} tokens that follow a prompt; raise it to {need} or more"
         )
-
-
-def tokens_after_prompt(config: CampaignConfig, mode: str) -> int:
-    """Return the tokens that a request of this mode adds to its prompt."""
-    return config.max_new_tokens + campaign_facet(mode).suffix_tokens(config)
 
 
 def _check_lengths(config: CampaignConfig) -> None:

@@ -1,14 +1,12 @@
 """The keys of a configuration: type, bounds, default, unit and meaning of each.
 
-workflow/schemas/config.schema.yaml is generated from here: `python -m longctx.campaign.config > THAT FILE`.
+workflow/schemas/config.schema.yaml is made from here by tests/makeschema.py.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import Field, Strict, ValidationError, field_validator
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from longctx.campaign.schema import (
@@ -30,7 +28,7 @@ from longctx.storage.schemas import ModeName
 
 KvCacheDtype = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
-Mode = Annotated[ModeName, Strict(False)]
+Mode = Annotated[ModeName, Field(strict=False)]
 
 
 class RepeatsConfig(Section):
@@ -213,8 +211,9 @@ class CampaignConfig(Section):
     to: LadderEnd = Field(None, description="Last length of the ladder, included.")
     passes: int = Field(3, ge=1, description="How often the whole ladder is climbed; each pass is cold.")
     repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
-    modes: Annotated[tuple[Mode, ...], Strict(False)] = Field(
+    modes: tuple[Mode, ...] = Field(
         (ModeName.PREFILL,),
+        strict=False,
         min_length=1,
         description="What is measured. prefill = cold prompts; reuse = queries behind a resident prefix;"
         " decode_only = filled KV cache, no prefill.",
@@ -271,19 +270,3 @@ def configured_lengths(section: CampaignConfig | ModeConfig, path: str) -> list[
         return ladder(section.from_, section.to)
     except ConfigError as error:
         raise ConfigError(f"config keys {path}from and {path}to: {error}") from error
-
-
-class _JsonSchema(GenerateJsonSchema):
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def schema_text() -> str:
-    """Return workflow/schemas/config.schema.yaml."""
-    head = "# Generated from scripts/longctx/campaign/config.py, which a test compares with this file.\n"
-    schema = CampaignConfig.model_json_schema(by_alias=True, schema_generator=_JsonSchema)
-    return head + str(yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
-
-
-if __name__ == "__main__":
-    print(schema_text(), end="")

@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    Strict,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -50,7 +49,7 @@ _UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 class Section(BaseModel):
     """A mapping of the configuration: frozen, unknown keys refused, no value converted except texts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -96,8 +95,7 @@ def _check_length(value: Any) -> Any:
     return value
 
 
-def _keep_integer(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Check a number and return it as it is: 8 and 8.0 have two hashes."""
+def _check_only(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     check(value)
     return value
 
@@ -107,25 +105,20 @@ def _number_to_text(value: Any) -> Any:
     return str(value) if is_number else value
 
 
-def _drop_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)
-
-
-_AS_IT_IS = PlainSerializer(lambda value: value)
-Number = Annotated[float, Field(allow_inf_nan=False), WrapValidator(_keep_integer), _AS_IT_IS]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), WrapValidator(_keep_integer), _AS_IT_IS]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), WrapValidator(_keep_integer), _AS_IT_IS]
-Share = Annotated[float, Field(gt=0, le=1), WrapValidator(_keep_integer), _AS_IT_IS]
-Texts = Annotated[tuple[str, ...], Strict(False)]
+_AS_WRITTEN = WrapValidator(_check_only), PlainSerializer(lambda value: value)  # 8 and 8.0 have two hashes
+Number = Annotated[float, *_AS_WRITTEN]
+NonNegative = Annotated[float, Field(ge=0), *_AS_WRITTEN]
+Positive = Annotated[float, Field(gt=0), *_AS_WRITTEN]
+Share = Annotated[float, Field(gt=0, le=1), *_AS_WRITTEN]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
 # A server's variable is a text: 1 and '1' are one recipe.
 Variables = dict[str, Annotated[str, BeforeValidator(_number_to_text)]]
 _JsonLength = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern="^[0-9]+(Ki|Mi|Gi)?$")]
 _AS_LENGTH = PlainValidator(_check_length, json_schema_input_type=_JsonLength)
 Length = Annotated[int | str, _AS_LENGTH]
-# The lengths of a ladder have no default: a key that is absent stays out of what is saved.
-_ONLY_IF_SET = Field(exclude_if=lambda value: not value, json_schema_extra=_drop_default)
-LadderEnd = Annotated[int | str | None, _AS_LENGTH, _ONLY_IF_SET]
-Lengths = Annotated[tuple[Length, ...], Strict(False), Field(min_length=1), _ONLY_IF_SET]
+# A ladder's keys that are absent stay out of what is saved.
+LadderEnd = Annotated[int | str | None, _AS_LENGTH, Field(exclude_if=lambda end: end is None)]
+Lengths = Annotated[tuple[Length, ...], Field(strict=False, min_length=1, exclude_if=lambda lengths: not lengths)]
 
 
 def first_mistake(error: ValidationError, model: type[Section]) -> str:
@@ -135,13 +128,10 @@ def first_mistake(error: ValidationError, model: type[Section]) -> str:
     *parents, key = map(str, first["loc"])
     section, field = _locate(model, first["loc"])
     if first["type"] in _UNKNOWN_KEY:
-        unknown = [
-            ".".join(map(str, p["loc"]))
-            for p in problems
-            if p["type"] in _UNKNOWN_KEY and p["loc"][:-1] == first["loc"][:-1]
-        ]
+        beside = [p["loc"] for p in problems if p["type"] in _UNKNOWN_KEY and p["loc"][:-1] == first["loc"][:-1]]
+        unknown = ", ".join(".".join(map(str, path)) for path in beside)
         known = ", ".join(field.alias or name for name, field in section.model_fields.items())
-        return f"config key {', '.join(unknown)}: unknown; known here: {known}"
+        return f"config key {unknown}: unknown; known here: {known}"
     if first["type"] == "missing":
         where = f"config key {'.'.join(parents)}" if parents else "config"
         return f"{where}: {key!r} is missing"
