@@ -239,7 +239,7 @@ class CampaignConfig(Section):
     checkpoint: CheckpointConfig | None = None
     compare: Texts = Field((), description="Other runs drawn beside this one, summary.parquet or a published .csv.")
     compare_threshold: Positive = Field(
-        0.03, description="Share of slowdown that `snakemake compare` rejects when significant (docs/compare.md)."
+        0.03, description="Slowdown, as a share, that `snakemake compare` rejects when significant (docs/compare.md)."
     )
 
     @field_validator("modes")
