@@ -25,7 +25,7 @@ class ReuseMeasure(MeasureFacet):
         if role != Role.REUSE:
             return RequestPrompt(prefix)
         query = index - 1 + (MEASURED_VARIANTS if doubts else 0)
-        return RequestPrompt(prefix, query, campaign_facet(point.mode).suffix_tokens(campaign.raw))
+        return RequestPrompt(prefix, query, campaign_facet(point.mode).suffix_tokens(campaign.config))
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
         if (Role.COLD, 0) not in missing:
