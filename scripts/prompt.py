@@ -7,7 +7,6 @@ from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts.builder import build
-from longctx.prompts.shapes import PromptSpec
 from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
 
 
@@ -21,7 +20,7 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
     with ProgressLine(f"prompt {format_length(args.length)}", args.length) as progress:
-        build(args.stream, PromptSpec(args.shape), tokenizer, args.length, args.out, progress)
+        build(args.stream, args.shape, tokenizer, args.length, args.out, progress)
         progress(args.length)
 
 

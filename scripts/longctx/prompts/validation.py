@@ -9,7 +9,6 @@ import numpy as np
 
 from longctx.errors import GeometryError, PromptError
 from longctx.model.reader import read_geometry
-from longctx.prompts import variants
 from longctx.prompts.tokenizers import KNOWN, Tokenizer
 from longctx.storage import token_file
 from longctx.storage.token_file import Ids
@@ -71,7 +70,7 @@ def model_vocab_size(source: str, revision: str | None = None) -> int | None:
 
 
 def _metadata(path: Path | str) -> dict[str, str]:
-    metadata = variants.read_metadata(path)
+    metadata = token_file.read_metadata(path)
     if lacking := [key for key in ("sha256", "cycles") if key not in metadata]:
         raise PromptError(f"{path}: no prompt of longctx, its metadata lack {' and '.join(lacking)}; make it again")
     return metadata
