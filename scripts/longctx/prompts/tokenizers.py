@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longctx.errors import PromptError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.storage.token_file import Ids
 
 BATCH_CHARS = 500_000
@@ -318,7 +318,7 @@ def _from_pretrained(spec: TokenizerSpec) -> Any:
             revision=spec.revision or "main",
             trust_remote_code=spec.trust_remote_code,
             use_fast=True,
-            token=hub.hub_token(),
+            token=hub_token(),
         )
     except Exception as error:  # transformers, its hub client and a model's own code raise whatever they like
         text = " ".join(str(error).split())
