@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--length", type=parse_length, required=True, help="tokens, like 64Ki")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    tokenizer = load_tokenizer(TokenizerSpec.from_arguments(args))
     with ProgressLine(f"prompt {format_length(args.length)}", args.length) as progress:
         build(args.stream, args.shape, tokenizer, args.length, args.out, progress)
         progress(args.length)

@@ -107,7 +107,7 @@ def windows(fields: Fields, layers: int, *, switch: bool = False) -> list[int | 
     used = not switch or fields.flag("use_sliding_window", False)
     kinds = ["sliding_attention"] * layers
     if fields.has("layer_types"):
-        kinds = fields.strings("layer_types", layers, {"full_attention": 0, "sliding_attention": 0})
+        kinds = fields.strings("layer_types", layers, "full_attention", "sliding_attention")
         if "sliding_attention" in kinds and used:
             window = fields.count("sliding_window")
     elif switch and used and window is not None:

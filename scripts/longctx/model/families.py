@@ -51,7 +51,7 @@ def _dense(f: Fields, dtype_bytes: int) -> list[Layer]:
     if model_type == "mistral":
         f.present("sliding_window")  # absent is 4096 to transformers, null is none
     if model_type == "olmo3":
-        f.strings("layer_types", n, {"full_attention": 0, "sliding_attention": 0})
+        f.strings("layer_types", n, "full_attention", "sliding_attention")
     sliding = windows(f, n, switch=model_type in ("qwen2", "qwen3"))
     has_bias = model_type in ("llama", "seed_oss") and f.flag("mlp_bias", False)
     ffn = dense(f, f.count("intermediate_size"), biases=has_bias)
@@ -100,7 +100,7 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Qwen3-Next and Qwen3.5: three Gated DeltaNet layers, then one of gated attention."""
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
     if f.has("layer_types"):
-        kinds = f.strings("layer_types", n, {"full_attention": 0, "linear_attention": 0})
+        kinds = f.strings("layer_types", n, "full_attention", "linear_attention")
         f.skip("full_attention_interval")
     else:
         interval = f.count("full_attention_interval")
@@ -149,7 +149,7 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
     chunk = f.count("attention_chunk_size")
     if f.has("layer_types"):
-        kinds = f.strings("layer_types", n, {"full_attention": 0, "chunked_attention": 0})
+        kinds = f.strings("layer_types", n, "full_attention", "chunked_attention")
         chunked = [kind == "chunked_attention" for kind in kinds]
     elif rope_layers := f.items("no_rope_layers", int, []):
         chunked = [bool(rope) for rope in rope_layers]
@@ -170,7 +170,7 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
 
 def _gpt_oss(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms, experts = f.count("num_hidden_layers"), 2 * f.count("hidden_size"), f.count("num_local_experts")
-    f.strings("layer_types", n, {"full_attention": 0, "sliding_attention": 0})
+    f.strings("layer_types", n, "full_attention", "sliding_attention")
     used = f.count("num_experts_per_tok", "experts_per_token")
     ffn = moe(f, experts, used, f.count("intermediate_size"), extra=experts, expert_bias=True)
     bias = f.flag("attention_bias", True)

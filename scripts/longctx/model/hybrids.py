@@ -42,7 +42,7 @@ def _mamba_kinds(f: Fields, *kinds: str) -> list[str]:
     """Return each layer's kind from the list of them, whose length is the number of layers where no field has it."""
     name = "layers_block_type" if f.has("layers_block_type") else "layer_types"
     n = f.count("num_hidden_layers", default=len(f.items(name, str)))
-    listed = f.strings(name, n, dict.fromkeys([*kinds, *_SAME_KIND]))
+    listed = f.strings(name, n, *kinds, *_SAME_KIND)
     return [_SAME_KIND.get(kind, kind) for kind in listed]
 
 

@@ -113,17 +113,11 @@ def _length_row(row: Mapping[str, Any]) -> list[str]:
 def hold_lines(rows: Rows) -> list[str]:
     """Return the table 'how long a context could this node hold', a line per split and precision."""
     header = "split|KV cache|weights GiB/GPU|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
-    body = [
-        [
-            row["parallelism"],
-            row["kv_dtype"],
-            in_gib(row["weight_bytes_per_rank"]),
-            in_gib(max(0, row["kv_bytes"])),
-            human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit",
-            *_bound_cells(row),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        longest = human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit"
+        sizes = [in_gib(row["weight_bytes_per_rank"]), in_gib(max(0, row["kv_bytes"]))]
+        body.append([row["parallelism"], row["kv_dtype"], *sizes, longest, *_bound_cells(row)])
     return ["How long a context could this node hold:", *table(header, body)]
 
 
@@ -133,17 +127,10 @@ def nodes_lines(length: int, node: Hardware, rows: Rows) -> list[str]:
     if not rows:
         return [title, "  no split of up to 16 nodes holds it"]
     header = "split|nodes|KV cache|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
-    body = [
-        [
-            row["parallelism"],
-            str(row["nodes"]),
-            row["kv_dtype"],
-            in_gib(row["kv_bytes_per_rank"]),
-            human_length(row["max_context"]),
-            *_bound_cells(row),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        sizes = [in_gib(row["kv_bytes_per_rank"]), human_length(row["max_context"])]
+        body.append([row["parallelism"], str(row["nodes"]), row["kv_dtype"], *sizes, *_bound_cells(row)])
     return [title, *table(header, body)]
 
 

@@ -30,10 +30,9 @@ _COPIED = ("tokenizer", "tokenizer_fingerprint", "vocab_size", "corpus", "corpus
 def _header(tokenizer: Tokenizer, system: str) -> tuple[list[int], Ids]:
     """Return up to N_VARIANTS distinct first ids, and the header's other ids, the same for each."""
     rest = f"\n{system}\n" if system else "\n"
-    known = [text or "" for text in tokenizer.token_texts()]
-    special = tokenizer.special_ids
-    words = [text for i, text in enumerate(known) if i not in special and re.fullmatch(r"[A-Za-z]{3,12}", text)]
-    short = [text for i, text in enumerate(known) if i not in special and re.fullmatch(r"[!-~]{1,2}", text)]
+    texts = [text for i, text in enumerate(tokenizer.token_texts()) if text and i not in tokenizer.special_ids]
+    words = [text for text in texts if re.fullmatch(r"[A-Za-z]{3,12}", text)]
+    short = [text for text in texts if re.fullmatch(r"[!-~]{1,2}", text)]
     firsts: list[int] = []
     rest_ids: Ids | None = None
     for word in itertools.chain(words, short):

@@ -53,6 +53,11 @@ class CorpusSpec:
     path: str = STDLIB
     repositories: tuple[str, ...] = ()
 
+    @classmethod
+    def load(cls, path: str, manifest: Path | str | None) -> "CorpusSpec":
+        """Return the corpus of a folder, or of the repositories that a manifest picks and orders in it."""
+        return cls(path, tuple(entry["name"] for entry in read_manifest(manifest)) if manifest else ())
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -175,7 +180,7 @@ def split_text(text: str) -> Iterator[str]:
 
 
 def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[str]:
-    """Yield one repository's marked texts; from the second cycle on the markers say which."""
+    """Yield one repository's marked texts; from the second cycle on the markers contain the cycle."""
     again = "" if cycle == 1 else f" CYCLE {cycle}"
     yield f"[REPO {repository}{again}]\n"
     for file in corpus.files:
@@ -184,7 +189,7 @@ def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[st
 
 
 def read_manifest(path: Path | str) -> list[dict[str, str]]:
-    """Return the repositories of a manifest: name, url, ref (a tag) each; PromptError names what is wrong."""
+    """Return the repositories of a manifest: name, url, ref (a tag) each; PromptError names the problem."""
     try:
         entries = yaml.safe_load(Path(path).read_text())["repositories"]
         wanted = [{key: str(entry[key]) for key in ("name", "url", "ref")} for entry in entries]
@@ -194,11 +199,6 @@ def read_manifest(path: Path | str) -> list[dict[str, str]]:
         if not re.fullmatch(r"[\w.-]+", entry["name"]) or not entry["url"].startswith("https://"):
             raise PromptError(f"{path}: {entry['name']}: needs a plain name and an https url")
     return wanted
-
-
-def spec_of(path: str, manifest: Path | str | None) -> CorpusSpec:
-    """Return the corpus that a folder is, or that a manifest picks and orders in it."""
-    return CorpusSpec(path, tuple(entry["name"] for entry in read_manifest(manifest)) if manifest else ())
 
 
 def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], None] = print) -> None:
