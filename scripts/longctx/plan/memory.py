@@ -1,4 +1,4 @@
-"""What the layers of one rank keep in memory, and how vLLM pages it.
+"""The memory of the layers on one rank, and how vLLM pages it.
 
 vLLM gives the KV cache what gpu_memory_utilization leaves after weights, workspace and graphs. It cuts the cache into
 blocks that all layer groups share (v1/core/kv_cache_utils.py). In hybrid models a block is made as large as a layer's
@@ -137,7 +137,7 @@ class Paging:
 
 
 def _bucket(layer: Layer) -> tuple[str, int | None] | None:
-    """Return what vLLM groups layers by: a constant state, or the attention's kind and window."""
+    """Return the key by which vLLM groups layers: a constant state, or the attention's kind and window."""
     if layer.state:
         return ("state", None)
     return (layer.attention.kind, layer.attention.window) if layer.attention else None

@@ -42,7 +42,7 @@ AITER_32BIT_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of a recipe and campaign the plan needs.
+    """The settings of a recipe and campaign that the plan needs.
 
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
@@ -161,7 +161,7 @@ class System:
 
     @property
     def workspace_bytes(self) -> int:
-        """Return what a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
+        """Return the bytes that a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
         widest = max(layer.width for layer in self.geometry.layers) / self.parallelism.tensor
         elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * self.geometry.hidden_size)
         return FIXED_WORKSPACE_BYTES + ceil(elements * self.geometry.dtype_bytes)
@@ -205,7 +205,7 @@ class System:
         return None if tokens == inf else int(tokens)
 
     def needed_tokens(self, length: int) -> int:
-        """Return what the cache must hold for a prompt of `length`: 1024 in and 16 out need at least 1040."""
+        """Return the tokens that the cache must hold for a prompt: 1024 in and 16 out need at least 1040."""
         return length + max(self.settings.headroom_tokens, self.settings.max_new_tokens)
 
     def holds(self, length: int) -> bool:

@@ -1,7 +1,7 @@
 """Check a prompt file against its tokenizer: count, id range, no special or broken ids, decode-encode round trip."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from longctx.errors import GeometryError, PromptError
 from longctx.model.reader import read_geometry
+from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import KNOWN, Tokenizer
 from longctx.storage import token_file
 from longctx.storage.token_file import Ids
@@ -21,7 +22,7 @@ def validate(
     tokenizer: Tokenizer,
     length: int,
     model_vocab_size: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Return one row of schemas.VALIDATION; `detail` names the problem in one sentence, or is null.
 
@@ -108,9 +109,7 @@ def _decode(tokenizer: Tokenizer, ids: Ids, broken: list[int]) -> str:
     return text
 
 
-def _round_trip(
-    path: Path | str, tokenizer: Tokenizer, progress: Callable[[int], None] | None
-) -> tuple[int, int | None]:
+def _round_trip(path: Path | str, tokenizer: Tokenizer, progress: Progress | None) -> tuple[int, int | None]:
     """Return the number of broken characters and the position of the first different id (None: no difference)."""
     broken = [0]
     if not tokenizer.invertible:
