@@ -6,6 +6,7 @@ for GQA over an FP8 cache, which vLLM's kernels may compute in FP8. MLA prefill 
 so its bound is the BF16 peak even over an FP8 cache.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -20,7 +21,7 @@ from longctx.plan.memory import (
     CPU_BLOCK_TOKENS,
     MLA_BLOCK_TOKENS,
     Memory,
-    Paging,
+    block_group,
     check_parallelism,
     layer_kv_bytes,
     pipeline_stages,
@@ -200,9 +201,32 @@ class System:
             if (memory := self.memory()) is None:
                 return None
             kv_bytes = memory.kv
-        paging = Paging(self.parallelism, self.block_tokens, self.element_bytes, self.batched_tokens)
-        tokens = min(paging.capacity_tokens(stage, kv_bytes) for stage in self.stages)
+        tokens = min(self._stage_tokens(stage, kv_bytes) for stage in self.stages)
         return None if tokens == inf else int(tokens)
+
+    def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
+        """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
+        layer_counts = Counter(key for layer in stage if (key := block_group(layer)) is not None)
+        if not layer_counts:
+            return inf
+        block, tensor = self.block_tokens, self.parallelism.tensor
+        widest = max(tokens_bytes(stage, tensor, self.element_bytes), default=0)
+        page = max([block * widest, *states_bytes(stage, tensor)])
+        smallest, largest = min(layer_counts.values()), max(layer_counts.values())
+        group = largest if largest < 1.5 * smallest else smallest
+        blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block
+        full = 0
+        for (kind, window), layers in layer_counts.items():
+            groups = ceil(layers / group)
+            if kind == "state":
+                blocks -= groups
+            elif window is not None:
+                blocks -= groups * (ceil((window - 1 + self.batched_tokens) / block) + 1)
+            else:
+                full += groups
+        if blocks < 0:
+            return 0
+        return blocks // full * block * self.parallelism.decode_context if full else inf
 
     def needed_tokens(self, length: int) -> int:
         """Return the tokens that the cache must hold for a prompt: 1024 in and 16 out need at least 1040."""
