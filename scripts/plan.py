@@ -11,7 +11,7 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.plan import standalone
-from longctx.plan.campaign_plan import known_plan, read_measured
+from longctx.plan.campaign_plan import known_plan, measured_ttft
 from longctx.plan.text import plan_text, summary_line
 from longctx.report.figures import kv_cache
 from longctx.storage import atomic, parquet, schemas
@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    campaign, measured = load(args.config_file) if args.config_file else None, read_measured(args.measured)
+    campaign, measured = load(args.config_file) if args.config_file else None, measured_ttft(args.measured)
     plan = known_plan(campaign, args.plan, measured) if campaign else standalone.plan_model(args, measured)
     text = plan_text(plan.system, plan.rows, args.hold)
     if args.text:

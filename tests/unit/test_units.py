@@ -41,7 +41,7 @@ def test_lengths_are_short(tokens: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(252 * GIB, "252 GiB"), (5.8 * GIB, "5.8 GiB"), (4 * MI, "4 MiB"), (2**40, "1 TiB"), (0.9995 * GIB, "1.0 GiB"),
+    [(252 * GIB, "252 GiB"), (5.8 * GIB, "5.8 GiB"), (4 * MI, "4 MiB"), (2**40, "1 TiB"), (0.9995 * GIB, "1 GiB"),
      (1536, "1.5 KiB"), (12, "12 B")],
 )  # fmt: skip
 def test_sizes(size: float, text: str) -> None:

@@ -1,7 +1,7 @@
 """A campaign's plan: its configuration as a `System`, its measured lengths for the forecast, its file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from longctx.storage.schemas import PLAN, SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """A system and the schemas.PLAN rows of what is to run on it."""
+    """A system and the schemas.PLAN rows of the points that it runs."""
 
     system: System
     rows: tuple[dict[str, Any], ...]
@@ -35,24 +35,17 @@ class CampaignPlan:
         return sorted({row["length"] for row in self.rows})
 
 
-def measured_ttft(summary_rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Return {length: mean cold TTFT in s} of schemas.SUMMARY rows; lengths without a good row are left out."""
-    return {
-        row["length"]: row["ttft_s_mean"]
-        for row in summary_rows
-        if row["mode"] == COLD_MODE and row["ttft_s_mean"] is not None
-    }
-
-
-def read_measured(summary: Path | None) -> dict[int, float]:
-    """Return `measured_ttft` of a summary.parquet, {} where it is not there yet."""
-    return measured_ttft(read_rows(summary, SUMMARY)) if summary is not None and summary.exists() else {}
+def measured_ttft(summary: Path | None) -> dict[int, float]:
+    """Return {length: mean cold TTFT in s} of a summary.parquet, {} without one; lengths without TTFT are left out."""
+    rows = read_rows(summary, SUMMARY) if summary is not None and summary.exists() else []
+    cold = [row for row in rows if row["mode"] == COLD_MODE and row["ttft_s_mean"] is not None]
+    return {row["length"]: row["ttft_s_mean"] for row in cold}
 
 
 def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
     """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
 
-    GeometryError and ConfigError name what the plan cannot be made from.
+    GeometryError and ConfigError name the wrong setting or field.
     """
 
     def requests(mode: str, length: int) -> int:
@@ -98,14 +91,14 @@ def save_plan(campaign: Campaign) -> Path | None:
 def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
     """Return the plan with forecasts from the campaign's own summary, `plan` itself where that measured no TTFT."""
     try:
-        measured = read_measured(campaign.results / "summary.parquet")
+        measured = measured_ttft(campaign.results / "summary.parquet")
         return PlanTable(plan_campaign(campaign, measured).rows) if measured else plan
     except LongctxError:
         return plan
 
 
 def campaign_system(campaign: Campaign) -> System:
-    """Return what a campaign runs on; GeometryError and ConfigError name what is wrong with it."""
+    """Return the system of a campaign; GeometryError and ConfigError name what is wrong with it."""
     hardware = campaign.raw["hardware"]
     longest = max(campaign.all_lengths())
     recipe = campaign.recipe(campaign.modes[0], longest)

@@ -39,7 +39,7 @@ class Parallelism:
         if self.tensor % self.decode_context:
             raise ConfigError(
                 f"decode_context_parallel_size: {self.decode_context} does not divide tensor_parallel_size"
-                f" {self.tensor}; DCP reuses the TP ranks"
+                f" {self.tensor}; DCP shares the TP ranks"
             )
 
     @property

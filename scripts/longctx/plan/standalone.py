@@ -41,7 +41,7 @@ def _share(text: str) -> float:
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add the options of `plan_model`."""
+    """Add the options of `plan_model`; those of the recipe are named like the fields of `Settings`."""
     group.add_argument("--gpu", help="a name of resources/hardware/gpus.csv")
     group.add_argument("--count", type=_count, default=1, help="GPUs of the node")
     group.add_argument("--lengths", default="1Ki..64Mi", help="FROM..TO, doubling, or a comma list")
@@ -51,7 +51,9 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--decode-context", type=_count, default=1, help="decode context parallel size")
     group.add_argument("--gpu-memory-utilization", type=_share, default=0.95, help="0 to 1")
     group.add_argument("--batched-tokens", type=_count, default=16384, help="tokens of one prefill chunk")
-    group.add_argument("--headroom", type=parse_length, default=16384, help="tokens beyond the prompt")
+    group.add_argument(
+        "--headroom", type=parse_length, default=16384, dest="headroom_tokens", help="tokens beyond the prompt"
+    )
     group.add_argument("--max-new-tokens", type=_count, default=128)
     group.add_argument("--passes", type=_count, default=3)
     group.add_argument("--aiter-version", default=AITER_64BIT, help="ROCm: AITER release in use")
@@ -63,15 +65,7 @@ def plan_model(args: argparse.Namespace, measured: Mapping[int, float]) -> Campa
     if args.gpu is None:
         raise LongctxError("--gpu: missing; name a GPU of resources/hardware/gpus.csv, such as H200")
     geometry, hardware = read_geometry(args.model), load_hardware(args.gpu, args.count)
-    settings = Settings(
-        kv_dtype=args.kv_dtype,
-        gpu_memory_utilization=args.gpu_memory_utilization,
-        batched_tokens=args.batched_tokens,
-        max_new_tokens=args.max_new_tokens,
-        headroom_tokens=args.headroom,
-        passes=args.passes,
-        aiter_version=args.aiter_version,
-    )
+    settings = Settings(**{name: value for name, value in vars(args).items() if name in Settings.__dataclass_fields__})
     first, dots, last = args.lengths.partition("..")
     lengths = ladder(first, last) if dots else [parse_length(part) for part in args.lengths.split(",")]
     system = System(geometry, hardware, _parallelism(args, geometry), settings)

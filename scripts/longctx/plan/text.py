@@ -1,4 +1,4 @@
-"""The plan as text: one table of lengths, one of what the node could hold, and what they rest on."""
+"""The plan as text: a heading, a table of lengths, and a table of contexts that the node could hold."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def heading(system: System) -> list[str]:
-    """Return what is planned and what memory there is, one fact a line."""
+    """Return the model, the node and its memory, one fact a line."""
     geometry, hardware = system.geometry, system.hardware
     where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
     lines = [
@@ -72,7 +72,7 @@ def heading(system: System) -> list[str]:
 
 
 def position_note(geometry: Geometry, longest: int) -> list[str]:
-    """Note a length beyond what the model was made for: the times hold, the answers may not."""
+    """Return a note where a length exceeds the model's own limit: the times hold, the answers may not."""
     if geometry.max_position is None or longest <= geometry.max_position:
         return []
     limit = f"{geometry.max_position:,} tokens"
@@ -113,17 +113,11 @@ def _length_row(row: Mapping[str, Any]) -> list[str]:
 def hold_lines(rows: Rows) -> list[str]:
     """Return the table 'how long a context could this node hold', a line per split and precision."""
     header = "split|KV cache|weights GiB/GPU|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
-    body = [
-        [
-            row["parallelism"],
-            row["kv_dtype"],
-            in_gib(row["weight_bytes_per_rank"]),
-            in_gib(max(0, row["kv_bytes"])),
-            human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit",
-            *_bound_cells(row),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        longest = human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit"
+        sizes = [in_gib(row["weight_bytes_per_rank"]), in_gib(max(0, row["kv_bytes"]))]
+        body.append([row["parallelism"], row["kv_dtype"], *sizes, longest, *_bound_cells(row)])
     return ["How long a context could this node hold:", *table(header, body)]
 
 
@@ -133,17 +127,10 @@ def nodes_lines(length: int, node: Hardware, rows: Rows) -> list[str]:
     if not rows:
         return [title, "  no split of up to 16 nodes holds it"]
     header = "split|nodes|KV cache|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
-    body = [
-        [
-            row["parallelism"],
-            str(row["nodes"]),
-            row["kv_dtype"],
-            in_gib(row["kv_bytes_per_rank"]),
-            human_length(row["max_context"]),
-            *_bound_cells(row),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        sizes = [in_gib(row["kv_bytes_per_rank"]), human_length(row["max_context"])]
+        body.append([row["parallelism"], str(row["nodes"]), row["kv_dtype"], *sizes, *_bound_cells(row)])
     return [title, *table(header, body)]
 
 

@@ -158,13 +158,13 @@ def test_whatever_the_plan_depends_on_makes_it_anew(changes: dict[str, Any]) -> 
     assert from_dict(campaign(**changes)).plan_settings() != from_dict(campaign()).plan_settings()
 
 
-def test_measured_lengths_come_from_good_summary_rows() -> None:
-    rows = [
-        {"mode": "prefill", "length": 1024, "ttft_s_mean": 0.1},
-        {"mode": "prefill", "length": 4096, "ttft_s_mean": None},
-        {"mode": "reuse", "length": 8192, "ttft_s_mean": 0.01},
-    ]
-    assert measured_ttft(rows) == {1024: 0.1}
+def test_measured_lengths_come_from_good_summary_rows(tmp_path: Path) -> None:
+    values = (("prefill", 1024, 0.1), ("prefill", 4096, None), ("reuse", 8192, 0.01))
+    empty = dict.fromkeys(schemas.SUMMARY.names)
+    rows = [empty | {"mode": mode, "length": length, "ttft_s_mean": ttft_s} for mode, length, ttft_s in values]
+    parquet.write_rows(tmp_path / "summary.parquet", schemas.SUMMARY, rows)
+    assert measured_ttft(tmp_path / "summary.parquet") == {1024: 0.1}
+    assert measured_ttft(tmp_path / "none.parquet") == measured_ttft(None) == {}
 
 
 def test_a_summary_with_measured_prompts_refines_the_forecast() -> None:

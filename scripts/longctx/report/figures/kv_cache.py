@@ -1,8 +1,10 @@
 """Figure 1: the KV cache against the context length, with lines for the parameters and the memory of the GPUs."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import floor, inf, log2
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,17 +19,13 @@ from longctx.results.campaign_results import RANDOM_WEIGHTS
 from longctx.units import human_bytes, human_length
 
 CURVES = (("bfloat16", "BF16", palette.VERMILLION), ("fp8", "FP8", palette.BLUE))
+_BOX: dict[str, Any] = {"boxstyle": "square,pad=0.1", "fc": palette.PAPER, "ec": "none", "alpha": 0.8}
 
 
 def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longest: int = 2**40) -> int | None:
     """Return the first context length whose KV cache reaches `size_bytes`, None if it never does."""
-    if geometry.kv_bytes(longest, kv_dtype) < size_bytes:
-        return None
-    low, high = 1, longest
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if geometry.kv_bytes(middle, kv_dtype) >= size_bytes else (middle + 1, high)
-    return low
+    tokens = bisect_left(range(longest + 1), size_bytes, lo=1, key=lambda n: geometry.kv_bytes(n, kv_dtype))
+    return tokens if tokens <= longest else None
 
 
 def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_weights: bool = False) -> list[Path]:
@@ -97,41 +95,25 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     text = f"{label}, {human_bytes(size)}"
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    axes.annotate(
-        text,
-        (x, size),
-        (2, -4 if below else 3),
-        textcoords="offset points",
-        fontsize=8,
-        color=palette.INK,
-        va="top" if below else "bottom",
-        ha="right" if early else "left",
-        zorder=2.5,
-        bbox={"boxstyle": "square,pad=0.1", "fc": palette.PAPER, "ec": "none", "alpha": 0.8},
-    )
+    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": _BOX}
+    place: dict[str, Any] = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
+    axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
 
 
 def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, highest_line: float) -> None:
-    """Mark the longest length, and name it where no line's name stands."""
+    """Mark the longest length, and label it where it covers no line's name."""
     kv_dtype = system.settings.kv_dtype
     size = system.geometry.kv_bytes(longest, kv_dtype)
     if not size:
         return
     axes.plot([longest], [size], "*", color=palette.INK, markersize=13, zorder=5)
     upwards, named = highest_line > 30 * size, list(axes.texts)
-    note = axes.annotate(
-        f"operating point: {human_length(longest)}\n{human_bytes(size)} in {kv_dtype}",
-        (longest, size),
-        (0, 0),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if upwards else "top",
-        fontsize=8.5,
-        fontweight="bold",
-        zorder=5,
-        arrowprops={"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
-        bbox={"boxstyle": "square,pad=0.15", "fc": palette.PAPER, "ec": "none", "alpha": 0.9},
-    )
+    text = f"operating point: {human_length(longest)}\n{human_bytes(size)} in {kv_dtype}"
+    arrow = {"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)}
+    box = _BOX | {"boxstyle": "square,pad=0.15", "alpha": 0.9}
+    look: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5, "arrowprops": arrow, "bbox": box}
+    place: dict[str, Any] = {"ha": "right", "va": "bottom" if upwards else "top"}
+    note = axes.annotate(text, (longest, size), (0, 0), textcoords="offset points", **look, **place)
     for distance in (56, 88, 120) if upwards else (-44, -80, -116):
         note.xyann = (34, distance)
         figure.draw_without_rendering()
