@@ -22,7 +22,7 @@ def main() -> None:
     given = look.FigureInput(
         summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
         fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
-        others=curves.load_curves(campaign),
+        others=[curves.read_curve(path) for path in campaign.raw["compare"]],
         subtitle=campaign_results.subtitle(parquet.read_rows(campaign.results / "rows.parquet")),
         price=Price.from_campaign(campaign),
     )

@@ -30,7 +30,7 @@ def report_input(campaign: campaign.Campaign, command: str) -> ReportInput:
     )
     summary = found.summary
     ours, threshold = curves.curve_from_summary(summary), float(campaign.raw["compare_threshold"])
-    others = curves.load_curves(campaign)
+    others = [curves.read_curve(path) for path in campaign.raw["compare"]]
     comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
     comparisons += [
         comparison.compare(ours, other, threshold=threshold, normalise=True)

@@ -17,9 +17,8 @@ from longctx.lengths import format_length
 from longctx.plan.bounds import Limit
 from longctx.report import style
 from longctx.report.figures.look import LOOK, FigureInput, Look, Row, looks, mark_empty, say_nothing_measured, unreal
-from longctx.results import limits
-from longctx.results.comparison import per_gpu, scaled
-from longctx.results.curves import RunCurve
+from longctx.results.comparison import per_gpu
+from longctx.results.curves import RunCurve, limits_from_summary
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
@@ -82,7 +81,7 @@ def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look
 
 def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
     """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(limits.limits_from_summary(given.summary), metric, given.gpu_count, normalise)
+    ours = _bounds(limits_from_summary(given.summary), metric, given.gpu_count, normalise)
     label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
     _draw_bound(axes, ours, label, style.MUTED)
     for other, colour, _ in looks(given.others):
@@ -188,4 +187,4 @@ def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
 
 
 def _described(row: Row, metric: str) -> Description:
-    return scaled(Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]), 1.0)
+    return Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"])
