@@ -1,7 +1,4 @@
-"""A campaign's results as figures and reports read them; the one place that says which numbers are synthetic.
-
-The curves of other runs are not in it: `curves.load_curves(campaign)` reads them.
-"""
+"""A campaign's results as figures and reports read them; the one place that says which numbers are synthetic."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,11 +87,6 @@ class CampaignResults:
     def modes(self) -> list[str]:
         """The modes with summary rows, in the order of MODES."""
         return [str(mode) for mode in MODES if self.of_mode(mode)]
-
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts whose rows are in a mean."""
-        return sorted({host for row in self.summary for host in row.get("hosts") or ()})
 
     @property
     def gpu_count(self) -> int | None:

@@ -21,10 +21,9 @@ from longctx.report.cells import Row
 from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synthetic_note, write_in_the_middle
 from longctx.report.mode import report_facet
 from longctx.report.palette import Look
-from longctx.results import limits
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.comparison import per_gpu as divided_by_gpus
-from longctx.results.curves import RunCurve
+from longctx.results.curves import RunCurve, limits_from_summary
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
@@ -92,7 +91,7 @@ def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look
 
 def _draw_bounds(axes: Axes, results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool) -> None:
     """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(limits.limits_from_summary(results.summary), metric, results.gpu_count, per_gpu)
+    ours = _bounds(limits_from_summary(results.summary), metric, results.gpu_count, per_gpu)
     label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
     _draw_bound(axes, ours, label, palette.MUTED)
     for other, colour, _ in looks(others):
