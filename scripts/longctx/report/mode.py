@@ -1,37 +1,29 @@
 """What a mode brings to figures and reports: its names, its look, its sentences, tables and figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from longctx.campaign.mode import load_facet
 from longctx.report.cells import Table
 from longctx.report.palette import Look, Overlay
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
-from longctx.results.curves import RunCurve
 from longctx.storage.schemas import ModeName
-
-if TYPE_CHECKING:  # the rules read the list of figures, and should not wait for matplotlib
-    from matplotlib.figure import Figure
-
-
-def _always(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
     """One figure of a campaign: `name` is the stem of its .png and .svg.
 
-    draw: makes the figure; None where another rule makes it. shows: whether there is anything to show; where there is
-    not, the file says `empty` and the reports leave it out. compares: exists only beside runs to compare with.
-    synthetic: the labels of CampaignResults that may apply to its numbers.
+    draw: makes it from CampaignResults and a sequence of RunCurve; None where another rule makes it. shows: takes the
+    same and is false where there is nothing to show: the file says `empty` then, and the reports leave it out.
+    compares: exists only beside runs to compare with. synthetic: the labels that may apply to its numbers.
     """
 
     name: str
     caption: str
-    draw: "Callable[[CampaignResults, Sequence[RunCurve]], Figure] | None" = None
-    shows: Callable[[CampaignResults, Sequence[RunCurve]], bool] = _always
+    draw: Callable[..., Any] | None = None
+    shows: Callable[..., Any] = lambda results, others: True
     empty: str = "nothing measured"
     compares: bool = False
     synthetic: tuple[str, ...] = (RANDOM_WEIGHTS,)

@@ -1,8 +1,10 @@
 """Figure 1: the KV cache against the context length, beside the parameters and the memory there is."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import floor, inf, log2
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,11 +27,7 @@ def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longes
     """Return the first context length whose KV cache reaches `size_bytes`, None if it never does."""
     if geometry.kv_bytes(longest, kv_dtype) < size_bytes:
         return None
-    low, high = 1, longest
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if geometry.kv_bytes(middle, kv_dtype) >= size_bytes else (middle + 1, high)
-    return low
+    return 1 + bisect_left(range(1, longest + 1), size_bytes, key=lambda tokens: geometry.kv_bytes(tokens, kv_dtype))
 
 
 def draw(
@@ -46,27 +44,36 @@ def draw(
 
     The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
     """
-    where = f"{hardware.count} × {hardware.name}, {parallelism.label}" if hardware else "CPU"
+    system = f"{hardware.count} × {hardware.name}, {parallelism.label}" if hardware else "CPU"
     lines = _lines(geometry, hardware, parallelism, settings, max(lengths))
-    ladder = _ladder(geometry, lengths, min(size for _, size, _, _ in lines))
+    sizes = [line.size for line in lines]
+    ladder = _ladder(geometry, lengths, min(sizes))
+    title = "KV cache of one sequence against context length"
     with style.theme():
-        figure, axes = style.new(
-            "KV cache of one sequence against context length", f"{geometry.name} · {where}", height=5.0
-        )
+        figure, axes = style.new(title, f"{geometry.name} · {system}", height=5.0)
         for kv_dtype, label, color in CURVES:
             kv_bytes = [geometry.kv_bytes(n, kv_dtype) for n in ladder]
             axes.plot(ladder, kv_bytes, color=color, label=f"KV cache, {label}", zorder=3)
         above = inf
-        for label, size, color, dashes in sorted(lines, key=lambda line: -line[1]):
-            axes.axhline(size, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
-            _line_label(axes, geometry, ladder, label, size, under=above < 1.6 * size)
-            above = size
-        _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
-        _operating_point(figure, axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
+        for line in sorted(lines, key=lambda line: -line.size):
+            axes.axhline(line.size, color=line.colour, linestyle=line.dashes, linewidth=1.3, zorder=2)
+            _line_label(axes, geometry, ladder, line, under=above < 1.6 * line.size)
+            above = line.size
+        _scale(axes, ladder, sizes, geometry)
+        _operating_point(figure, axes, geometry, settings, max(lengths), max(sizes))
         if synthetic_weights:
             style.mark_synthetic(axes, [RANDOM_WEIGHTS])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
+
+
+class _Line(NamedTuple):
+    """A horizontal line: label, bytes, colour and line style."""
+
+    label: str
+    size: float
+    colour: str
+    dashes: str
 
 
 def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) -> list[int]:
@@ -78,11 +85,11 @@ def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) ->
 
 def _lines(
     geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings, longest: int
-) -> list[tuple[str, float, str, str]]:
-    """Return (label, bytes, colour, line style) of the horizontal lines."""
+) -> list[_Line]:
+    """Return the lines of the parameters and of the memory that all shards of one copy have together."""
     lines = [
-        ("active parameters", geometry.active_weight_bytes, palette.GREEN, ":"),
-        ("all parameters", float(geometry.weight_bytes), palette.GREEN, "-"),
+        _Line("active parameters", geometry.active_weight_bytes, palette.GREEN, ":"),
+        _Line("all parameters", float(geometry.weight_bytes), palette.GREEN, "-"),
     ]
     if geometry.active_weight_bytes > geometry.weight_bytes / 2:
         lines = lines[1:]
@@ -91,41 +98,31 @@ def _lines(
     rank = kv_bytes_per_rank(geometry, parallelism, longest, settings.kv_dtype)
     shards = max(1, round(whole / rank)) if rank else 1
     if hardware is not None:
-        lines.append(
-            (f"HBM of {shards} GPU{'s' if shards > 1 else ''}", float(shards * hardware.hbm_bytes), palette.INK, "-")
-        )
+        label = f"HBM of {shards} GPU{'s' if shards > 1 else ''}"
+        lines.append(_Line(label, float(shards * hardware.hbm_bytes), palette.INK, "-"))
     if memory is not None and memory.kv > 0:
-        lines.append(("left for KV cache", float(shards * memory.kv), palette.MUTED, "--"))
+        lines.append(_Line("left for KV cache", float(shards * memory.kv), palette.MUTED, "--"))
     return lines
 
 
-def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: str, size: float, *, under: bool) -> None:
+def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], line: _Line, *, under: bool) -> None:
     """Name a horizontal line and mark where the curves cross it."""
     crossings, first = [], inf
     for kv_dtype, name, color in CURVES:
-        tokens = crossing_tokens(geometry, size, kv_dtype)
+        tokens = crossing_tokens(geometry, line.size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
-            axes.plot([tokens], [size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
+            axes.plot([tokens], [line.size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
             crossings.append(f"{name} at {length_name(tokens)}")
             first = min(first, tokens)
     # Where the curves cross early, the room for text is to their right and under the line.
     early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
-    text = f"{label}, {size_name(size)}"
+    text = f"{line.label}, {size_name(line.size)}"
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    axes.annotate(
-        text,
-        (x, size),
-        (2, -4 if below else 3),
-        textcoords="offset points",
-        fontsize=8,
-        color=palette.INK,
-        va="top" if below else "bottom",
-        ha="right" if early else "left",
-        zorder=2.5,
-        bbox={"boxstyle": "square,pad=0.1", "fc": palette.PAPER, "ec": "none", "alpha": 0.8},
-    )
+    place: Any = {"va": "top" if below else "bottom", "ha": "right" if early else "left", "zorder": 2.5}
+    look: Any = {"fontsize": 8, "color": palette.INK, "bbox": style.paper_box(0.1, alpha=0.8)}
+    axes.annotate(text, (x, line.size), (2, -4 if below else 3), textcoords="offset points", **place, **look)
 
 
 def _operating_point(
@@ -137,19 +134,11 @@ def _operating_point(
         return
     axes.plot([longest], [size], "*", color=palette.INK, markersize=13, zorder=5)
     upwards, named = highest_line > 30 * size, list(axes.texts)
-    note = axes.annotate(
-        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}",
-        (longest, size),
-        (0, 0),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if upwards else "top",
-        fontsize=8.5,
-        fontweight="bold",
-        zorder=5,
-        arrowprops={"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
-        bbox={"boxstyle": "square,pad=0.15", "fc": palette.PAPER, "ec": "none", "alpha": 0.9},
-    )
+    text = f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}"
+    arrow = {"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)}
+    look: Any = {"fontsize": 8.5, "fontweight": "bold", "bbox": style.paper_box(0.15, alpha=0.9), "arrowprops": arrow}
+    place: Any = {"textcoords": "offset points", "ha": "right", "va": "bottom" if upwards else "top", "zorder": 5}
+    note = axes.annotate(text, (longest, size), (0, 0), **place, **look)
     for distance in (56, 88, 120) if upwards else (-44, -80, -116):
         note.xyann = (34, distance)
         figure.draw_without_rendering()

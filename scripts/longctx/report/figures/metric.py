@@ -33,9 +33,7 @@ METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throug
 DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 
 
-def metric_figure(
-    results: CampaignResults, others: Sequence[RunCurve], metric: str, *, per_gpu: bool = False
-) -> Figure:
+def metric_figure(results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool = False) -> Figure:
     """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
 
     With fits, bounds, other curves, and rungs without a value; `per_gpu` gives GPU-seconds, or tok/s of one GPU.
@@ -190,14 +188,12 @@ def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
         if metric == "ttft_s" and row["ttft_s_mean"] and "client_starved" in (row.get("reasons") or ())
     ]
     if late:
-        axes.plot(
-            *zip(*late, strict=True),
-            linestyle="",
-            marker="o",
-            markersize=12,
-            markerfacecolor="none",
-            markeredgecolor=palette.VERMILLION,
-            markeredgewidth=1.4,
-            label="late: the client waited for a processor",
-            zorder=5,
-        )
+        ring: Any = {
+            "marker": "o",
+            "markersize": 12,
+            "markerfacecolor": "none",
+            "markeredgewidth": 1.4,
+            "linestyle": "",
+        }
+        label = "late: the client waited for a processor"
+        axes.plot(*zip(*late, strict=True), markeredgecolor=palette.VERMILLION, label=label, zorder=5, **ring)
