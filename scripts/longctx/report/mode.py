@@ -6,7 +6,7 @@ from typing import Any
 
 from longctx.campaign.mode import load_facet
 from longctx.report.cells import Table
-from longctx.report.palette import Look, Overlay
+from longctx.report.palette import Look
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.storage.schemas import ModeName
 
@@ -32,10 +32,10 @@ class FigureSpec:
 class ReportFacet:
     """How a mode is named, drawn and explained. Defaults are those of a mode that adds nothing of its own.
 
-    ttft_column: head of the TTFT column, None where the mode has no TTFT. overlay: None where other runs' points of the
-    mode are not drawn. limit_series: (look, column of SUMMARY with measured / bound) in drawing order.
-    in_decode_limits: whether its decode is compared with the bandwidth limit in a table. decode_condition: follows a
-    length in sentences about decode. energy_note: follows the note of the energy table.
+    ttft_column: head of the TTFT column, None where the mode has no TTFT. overlay: what follows another run's name and
+    the size of its markers, None where its points are not drawn. limit_series: (look, column of SUMMARY with measured /
+    bound) in drawing order. in_decode_limits: whether a table compares its decode with the bandwidth limit.
+    decode_condition: follows a length in sentences about decode. energy_note: follows the note of the energy table.
     """
 
     name: ModeName
@@ -43,7 +43,7 @@ class ReportFacet:
     table_title: str
     look: Look
     ttft_column: str | None = "TTFT s"
-    overlay: Overlay | None = None
+    overlay: tuple[str, float] | None = None
     limit_series: tuple[tuple[Look, str], ...] = ()
     in_decode_limits = True
     decode_condition = ""

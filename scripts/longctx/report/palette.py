@@ -32,11 +32,3 @@ class Look:
             "markeredgecolor": self.colour,
             "linewidth": 1.2,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Overlay:
-    """How another run's points of a mode are drawn: a note behind the run's name, and the marker's size."""
-
-    note: str
-    size: float
