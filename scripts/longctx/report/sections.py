@@ -13,7 +13,6 @@ from longctx.report.inputs import ReportInput
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 
-
 Builder = Callable[[Any], Table | list[Table]]
 
 
