@@ -1,7 +1,4 @@
-"""A campaign's results as figures and reports read them; the one place that says which numbers are synthetic.
-
-The curves of other runs are not in it: `curves.load_curves(campaign)` reads them.
-"""
+"""A campaign's results as figures and reports read them; the one place that says which numbers are synthetic."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longctx.campaign.campaign import Campaign
 from longctx.errors import DataError
 from longctx.plan import published
 from longctx.plan.bounds import Limit
-from longctx.results import limits
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
@@ -61,34 +59,38 @@ class RunCurve:
 
 
 def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this run", source: str = "") -> RunCurve:
-    """Return the curve of tables.SUMMARY rows."""
+    """Return the curve of schemas.SUMMARY rows."""
     rows = list(summary)
-    points = [
-        CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
-        for row in rows
-    ]
-    first: dict[str, Any] = {}
-    for key in ("gpu", "gpu_count"):
-        first[key] = next((row[key] for row in rows if row.get(key) is not None), None)
+    gpu, count = (next((row[key] for row in rows if row.get(key) is not None), None) for key in ("gpu", "gpu_count"))
     return RunCurve(
         name,
-        tuple(points),
-        first["gpu"],
-        first["gpu_count"] and int(first["gpu_count"]),
+        tuple(
+            CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
+            for row in rows
+        ),
+        gpu,
+        count and int(count),
         any(row.get("synthetic_weights") for row in rows),
         source,
-        limits.limits_from_summary(rows),
+        limits_from_summary(rows),
     )
+
+
+def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
+    """Return the hardware's limits that schemas.SUMMARY rows carry, by prompt length (tokens)."""
+    limits: dict[int, Limit] = {}
+    for row in rows:
+        other_mode = limits.get(int(row["length"]), Limit(None, None))
+        ttft_s, decode_tok_s = row.get("ttft_bound_s"), row.get("decode_bound_tok_s")
+        limit = Limit(ttft_s or other_mode.ttft_s, decode_tok_s or other_mode.decode_tok_s)
+        if limit != Limit(None, None):
+            limits[int(row["length"])] = limit
+    return limits
 
 
 def _described(row: Mapping[str, Any], metric: str) -> Description:
     mean, std, n = row.get(f"{metric}_mean"), row.get(f"{metric}_std"), row.get(f"{metric}_n")
     return Description(int(n or 0), mean, std)
-
-
-def load_curves(campaign: Campaign) -> list[RunCurve]:
-    """Return the other runs of the configuration's `compare`."""
-    return [read_curve(path) for path in campaign.raw["compare"]]
 
 
 def read_curve(path: Path | str) -> RunCurve:

@@ -322,6 +322,11 @@ def broken(results: CampaignResults) -> cells.Table:
     raise KeyError("no such column")
 
 
+TABLES = ("summary", "fits", "rows", "servers", "plan")
+FIGURES = "results/small/figures"
+ROWS = ("--rows", *(f"results/small/measurements/{length}/pass1.parquet" for length in ("8Ki", "4Ki")))
+
+
 def write_campaign(folder: Path) -> None:
     """Lay out a small campaign as the pipeline would, with one of its two passes."""
     path = folder / "config.yaml"
@@ -340,8 +345,14 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     write_campaign(tmp_path)
-    for script in ("summary.py", "figures.py", "report.py"):
-        done = run(script, tmp_path)
+    tables = [word for name in TABLES for word in (f"--{name}", f"results/small/{name}.parquet")]
+    reports = ("--figures", FIGURES, "--md", "results/small/report.md", "--html", "results/small/report.html")
+    for script, arguments in (
+        ("summary.py", ROWS),
+        ("figures.py", (*tables, "--out-dir", FIGURES)),
+        ("report.py", (*tables, *reports)),
+    ):
+        done = run(script, tmp_path, *arguments)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
     results = tmp_path / "results" / "small"
     assert "2 requests not measured yet" in (results / "report.md").read_text()
@@ -352,7 +363,7 @@ def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
 
 def test_one_length_alone(tmp_path: Path) -> None:
     write_campaign(tmp_path)
-    assert run("summary.py", tmp_path, "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
+    assert run("summary.py", tmp_path, *ROWS[:2], "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
     assert [row["length"] for row in parquet.read_rows(tmp_path / "8Ki.parquet")] == [8192]
 
 
@@ -360,7 +371,7 @@ def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path)
     write_campaign(tmp_path)
     broken = tmp_path / "results" / "small" / "measurements" / "4Ki" / "pass1.parquet"
     broken.write_bytes(broken.read_bytes()[:100])
-    done = run("summary.py", tmp_path)
+    done = run("summary.py", tmp_path, *ROWS)
     assert done.returncode == 1
     assert done.stderr.startswith("error: results/small/measurements/4Ki/pass1.parquet: not a readable Parquet file")
     assert "Traceback" not in done.stderr

@@ -9,7 +9,7 @@ import makerows
 import pytest
 from longctx.errors import DataError
 from longctx.plan import forecast
-from longctx.results import comparison, curves, summary
+from longctx.results import comparison, curves, export, summary
 from longctx.results.curves import CurvePoint, RunCurve
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
@@ -74,7 +74,7 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
     rows = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
     folder = tmp_path / "june"
     parquet.write_rows(folder / "summary.parquet", schemas.SUMMARY, rows)
-    summary.write_csv(folder / "summary.csv", rows)
+    export.write_csv(folder / "summary.csv", rows)
     one, other = curves.read_curve(folder / "summary.parquet"), curves.read_curve(folder / "summary.csv")
     assert one.points == other.points
     assert one.limits == other.limits

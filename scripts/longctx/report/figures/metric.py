@@ -22,10 +22,9 @@ from longctx.report.cells import Row
 from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synthetic_note, write_in_the_middle
 from longctx.report.mode import report_facet
 from longctx.report.palette import Look
-from longctx.results import limits
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.comparison import per_gpu as per_gpu_values
-from longctx.results.curves import RunCurve
+from longctx.results.curves import RunCurve, limits_from_summary
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
@@ -109,7 +108,7 @@ def _draw_other(plot: _Plot, other: RunCurve, colour: str, marker: str) -> set[i
 
 def _draw_bounds(plot: _Plot, results: CampaignResults, others: Sequence[RunCurve]) -> None:
     """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(plot, limits.limits_from_summary(results.summary), results.gpu_count)
+    ours = _bounds(plot, limits_from_summary(results.summary), results.gpu_count)
     label = "least time the hardware allows" if plot.metric == "ttft_s" else "most the memory bandwidth allows"
     lines = [(ours, label, palette.MUTED)]
     for other, colour, _ in looks(others):

@@ -253,7 +253,7 @@ def test_the_legend_and_the_curves_leave_the_marks_of_failures_free() -> None:
 
 def test_a_continued_prefill_is_not_called_unmeasured() -> None:
     rows = summary.summarise(
-        [makerows.row(), makerows.row(length=4096, ttft_s=None, reason="resumed", reasons=["resumed"])], {}
+        [makerows.row(length=1024), makerows.row(length=4096, ttft_s=None, reason="resumed", reasons=["resumed"])], {}
     )
     found = drawn(metric_figure(campaign(rows), "ttft_s"))
     assert found["continued after a crash"][0] == [4096]
@@ -265,7 +265,7 @@ def test_a_decode_that_a_compiled_kernel_spoiled_is_not_called_unmeasured() -> N
     marks = [["compiled"], ["compiled", "resumed"]]
     ttft_s = [40171.67, None]
     rows = [makerows.row(length=4096 << i, ttft_s=ttft_s[i], decode_tok_s=None, reasons=marks[i]) for i in range(2)]
-    source = campaign(summary.summarise([makerows.row(), *rows], {}))
+    source = campaign(summary.summarise([makerows.row(length=1024), *rows], {}))
     found = drawn(metric_figure(source, "decode_tok_s"))
     assert found["a kernel compiled meanwhile"][0] == [4096, 8192]
     assert "not measured" not in found
