@@ -10,6 +10,8 @@ from longctx.campaign import campaign as campaigns
 from longctx.campaign.point import RUN_PATTERN, parse_point
 from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
+from longctx.plan.campaign_plan import plan_path, save_plan
+from longctx.plan.plan_table import PlanTable
 from longctx.processes import job_owner
 from longctx.progress import log as console_log
 from longctx.run import marks, startup
@@ -22,15 +24,16 @@ try:
     if workflow.is_main_process:
         only_looks = "report_now" in sys.argv or workflow.output_settings.dryrun
         startup.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
+        save_plan(CAMPAIGN)
         console_log.tolerate_broken_pipes("snakemake.logging")
     elif workflow.remote_exec:
         job_owner.own_jobs()
     CONFIG_FILE = CAMPAIGN.save()
+    NODE = NodeRequest(CAMPAIGN, PlanTable.read(plan_path(CAMPAIGN)))
 except (LongctxError, OSError) as error:
     raise WorkflowError(str(error)) from None
 
 R = CAMPAIGN.results
-NODE = NodeRequest(CAMPAIGN)
 # All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1
 if workflow.remote_exec:

@@ -9,7 +9,7 @@ from typing import Any
 
 from longctx.errors import DataError
 from longctx.plan import published
-from longctx.plan.bounds import Limit
+from longctx.plan.published import Limit
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.lengths import format_length
-from longctx.plan.bounds import Limit
+from longctx.plan.published import Limit
 from longctx.report import palette, style
 from longctx.report.cells import Row
 from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synthetic_note, write_in_the_middle

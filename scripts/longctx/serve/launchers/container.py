@@ -15,7 +15,7 @@ from typing import Any
 
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.processes import container_init
 from longctx.processes.launch import Launch, ProcessOwner
 from longctx.processes.reaper import MARKER, SECRET_NAME
@@ -168,7 +168,7 @@ def _pairs(env: Mapping[str, str]) -> list[str]:
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
     """Return what is passed by name only: `pass_env` where set here, and recipe variables that look like secrets."""
     secrets = {name: os.environ[name] for name in names if os.environ.get(name)}
-    if "HF_TOKEN" in names and (token := hub.hub_token()):
+    if "HF_TOKEN" in names and (token := hub_token()):
         secrets["HF_TOKEN"] = token
     return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
 
