@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compare a campaign with other runs; exits 3 where a release gate should stay shut: on a significant slowdown beyond
-the threshold, where a value is lost that the other run has, or where nothing could be compared (docs/compare.md).
-
-Either side may be a summary.parquet, a summary.csv or a published .csv (docs/compare.md says which columns).
+the threshold, where a value is lost that the other run has, or where nothing could be compared. Either side may be a
+summary.parquet, a summary.csv or a published .csv (docs/compare.md says which columns).
 """
 
 import argparse
+import contextlib
 import math
 import sys
 from functools import partial
@@ -46,10 +46,10 @@ def main() -> int:
 
 def share_below(most: float, text: str) -> float:
     """Return the number in `text`, which is above 0 and below `most`."""
-    value = float(text)
-    if not 0 < value < most:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0" + (f" and below {most:g}" if most < 2 else ""))
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < most:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not above 0" + (f" and below {most:g}" if most < 2 else ""))
 
 
 if __name__ == "__main__":

@@ -89,11 +89,6 @@ class CampaignResults:
         return [str(mode) for mode in MODES if self.of_mode(mode)]
 
     @property
-    def hosts(self) -> list[str]:
-        """The hosts whose rows are in a mean."""
-        return sorted({host for row in self.summary for host in row.get("hosts") or ()})
-
-    @property
     def gpu_count(self) -> int | None:
         """The number of GPUs, 0 on a CPU, None where no row knows it."""
         return next((row["gpu_count"] for row in self.summary if row.get("gpu_count") is not None), None)

@@ -39,12 +39,17 @@ def collect(
 
     DataError for a file that cannot be read and for rows of another recipe.
     """
-    measured = [row | {"source": str(path)} for path in rows for row in parquet.read_rows(path, schemas.MEASUREMENTS)]
-    if sentences := _other_recipes(campaign, measured):
-        raise DataError(sentences[0])
-    started = [row | {"source": str(path)} for path in servers for row in parquet.read_rows(path, schemas.SERVERS)]
-    known = parquet.read_rows(plan, schemas.PLAN) if plan and plan.is_file() else []
-    return CollectedRows(measured, started, known)
+    collected = CollectedRows()
+    for path in rows:
+        measured = parquet.read_rows(path, schemas.MEASUREMENTS)
+        if other := _other_recipe(campaign, measured, path):
+            raise DataError(other)
+        collected.rows.extend(row | {"source": str(path)} for row in measured)
+    for path in servers:
+        collected.servers.extend(row | {"source": str(path)} for row in parquet.read_rows(path, schemas.SERVERS))
+    if plan and plan.is_file():
+        collected.plan.extend(parquet.read_rows(plan, schemas.PLAN))
+    return collected
 
 
 def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedRows:
@@ -53,8 +58,8 @@ def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedR
     for point in campaign.points():
         if length in (None, point.length):
             rows = _point_rows(campaign, point, "measurements", collected.damaged)
-            other = _other_recipes(campaign, rows)
-            collected.damaged.extend(other)
+            other = _other_recipe(campaign, rows, rows[0]["source"]) if rows else None
+            collected.damaged.extend([other] if other else [])
             collected.rows.extend([] if other else rows)
             collected.servers.extend(_point_rows(campaign, point, "servers", collected.damaged))
     collected.plan.extend(read_tolerantly([campaign.results / "plan.parquet"], schemas.PLAN, collected.damaged))
@@ -73,25 +78,19 @@ def _point_rows(campaign: Campaign, point: Point, table: str, damaged: list[str]
     return [row | {"source": str(source)} for row in rows]
 
 
-def _other_recipes(campaign: Campaign, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each point whose rows are of another recipe: which of its settings differ."""
-    strange = {
-        Point(row["length"], row["pass_index"], row["mode"]): row
-        for row in rows
-        if row["recipe_hash"] != campaign.recipe_hash(row["mode"])
-    }
-    return [_other_recipe(campaign, point, row) for point, row in strange.items()]
-
-
-def _other_recipe(campaign: Campaign, point: Point, row: dict[str, Any]) -> str:
+def _other_recipe(campaign: Campaign, rows: Rows, source: Path | str) -> str | None:
+    """Say which settings the rows of a file were measured with, None where they are the campaign's."""
+    row = next((row for row in rows if row["recipe_hash"] != campaign.recipe_hash(row["mode"])), None)
+    if row is None:
+        return None
     # Read only: a measurement may be writing to it.
-    path = journal_path(campaign, point)
+    path = journal_path(campaign, Point(row["length"], row["pass_index"], row["mode"]))
     header = Journal(path, journal.read(path)[0]).header or {}
     then = header.get("settings", {})
-    now = campaign.settings(point.mode) | {"prompt_sha256": then.get("prompt_sha256")}
+    now = campaign.settings(row["mode"]) | {"prompt_sha256": then.get("prompt_sha256")}
     changed = "; ".join(changed_settings(then, now)) if header else f"recipe {row['recipe_hash']}"
     return (
-        f"{row['source']}: measured with another recipe ({changed}); results of different recipes never mix, so"
+        f"{source}: measured with another recipe ({changed}); results of different recipes never mix, so"
         " give this configuration a results folder of its own (name: in the configuration) or delete that file"
     )
 

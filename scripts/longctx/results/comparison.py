@@ -94,13 +94,13 @@ def compare(
     is significant at `confidence` (Welch) among all that is compared (Benjamini and Hochberg): the chance of any false
     alarm between equal runs is 1 - `confidence`, however many lengths there are.
     """
-    found = list(_ratios(ours, theirs, confidence, normalise))
-    proven = statistics.significant([row.ratio.p if row.ratio else None for row in found], 1 - confidence)
-    rows = [
-        replace(row, verdict=_verdict(row, threshold, sure)) if row.ratio else row
-        for row, sure in zip(found, proven, strict=True)
+    rows = list(_ratios(ours, theirs, confidence, normalise))
+    proven = statistics.significant([row.ratio.p if row.ratio else None for row in rows], 1 - confidence)
+    judged = [
+        replace(row, verdict=_verdict(row.ratio, slowdown(row), threshold, sure)) if row.ratio else row
+        for row, sure in zip(rows, proven, strict=True)
     ]
-    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(rows))
+    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(judged))
 
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
@@ -136,24 +136,22 @@ def _values(point: CurvePoint | None, metric: str, curve: RunCurve, normalise: b
     unit = point.rounding.get(metric, 0.0)
     if not normalise:
         return described, unit
-    return per_gpu(described, metric, curve.gpu_count), per_gpu(
-        Description(1, unit), metric, curve.gpu_count
-    ).mean or 0.0
+    rounded = per_gpu(Description(1, unit), metric, curve.gpu_count)
+    return per_gpu(described, metric, curve.gpu_count), rounded.mean or 0.0
 
 
-def _verdict(row: Compared, threshold: float, significant: bool) -> str:
-    slower = slowdown(row)
+def _verdict(ratio: Ratio, slower: float, threshold: float, significant: bool) -> str:
     if 1 / (1 + threshold) <= slower <= 1 + threshold:
         return "same"
     if significant:
         return "slower" if slower > 1 else "faster"
-    low, high = (row.ratio.low, row.ratio.high) if row.ratio else (None, None)
-    return "noise" if low is not None and high is not None and low <= 1 <= high else "unproven"
+    inside = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+    return "noise" if inside else "unproven"
 
 
-def cautions(found: Comparison) -> list[str]:
+def cautions(comparison: Comparison) -> list[str]:
     """Return what else than speed the two runs differ in, or what of their numbers is not real."""
-    ours, theirs = found.ours, found.theirs
+    ours, theirs = comparison.ours, comparison.theirs
     sentences = []
     if ours.system != theirs.system and ours.system and theirs.system:
         sentences.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
@@ -162,7 +160,7 @@ def cautions(found: Comparison) -> list[str]:
         which = "Both runs" if both else "This run" if ours.synthetic_weights else "The other run"
         sentences.append(f"{which} had random weights: speeds are real, outputs mean nothing.")
     for mode in MODES:
-        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in found.rows):
+        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in comparison.rows):
             sentences.append(f"In {mode} the KV cache was filled, not prefilled.")
     return sentences
 
@@ -204,10 +202,10 @@ def slowdown(row: Compared) -> float:
 def to_text(comparisons: Sequence[Comparison]) -> str:
     """Return a line per ratio or lost value, then the verdict."""
     lines = []
-    for found in comparisons:
-        lines.append(f"{found.ours.name} / {found.theirs.name}{' per GPU' if found.per_gpu else ''}")
-        lines += [f"  {text}" for text in cautions(found)]
-        for row in found.rows:
+    for comparison in comparisons:
+        lines.append(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
+        lines += [f"  {text}" for text in cautions(comparison)]
+        for row in comparison.rows:
             if row.ratio is not None or row.verdict == "lost":
                 name = f"{row.mode} {METRICS[row.metric]}"
                 ratio = f"{row.ratio.value:8.3f}  {_interval(row.ratio):<16}" if row.ratio else f"{'':26}"
@@ -222,15 +220,14 @@ def _interval(ratio: Ratio) -> str:
 def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """Return schemas.COMPARISON rows."""
     rows = []
-    for found in comparisons:
-        run = {"other": found.theirs.name, "source": found.theirs.source, "per_gpu": found.per_gpu}
-        for row in found.rows:
+    for comparison in comparisons:
+        other = {"other": comparison.theirs.name, "source": comparison.theirs.source, "per_gpu": comparison.per_gpu}
+        for row in comparison.rows:
             values = {"mode": row.mode, "length": row.length, "metric": row.metric, "verdict": row.verdict}
             for side, described in (("ours", row.ours), ("theirs", row.theirs)):
                 values |= {f"{side}_{name}": getattr(described, name) for name in ("mean", "std", "n")}
-            ratio = row.ratio
-            values |= (
-                {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high, "p": ratio.p} if ratio else {}
-            )
-            rows.append(run | values)
+            if row.ratio:
+                columns = {"ratio": "value", "ratio_low": "low", "ratio_high": "high", "p": "p"}
+                values |= {column: getattr(row.ratio, name) for column, name in columns.items()}
+            rows.append(other | values)
     return rows

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.special import stdtr, stdtrit
 from scipy.stats import false_discovery_control, linregress, median_abs_deviation
 
@@ -84,10 +85,13 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     """Return the least-squares line through the points, None with fewer than two distinct x."""
     if len(set(x)) < 2:
         return None
-    line = linregress(x, y)
+    x_mean, y_mean = float(np.mean(x)), float(np.mean(y))
+    # Centred: lengths that are far from 0 cost no digits.
+    line = linregress(np.asarray(x) - x_mean, np.asarray(y) - y_mean)
+    slope = float(line.slope)
     r2 = float(line.rvalue**2) if len(set(y)) > 1 else 1.0
     slope_std = float(line.stderr) if len(x) > 2 else None
-    return LinearFit(float(line.intercept), float(line.slope), slope_std, r2, len(x))
+    return LinearFit(y_mean - slope * x_mean, slope, slope_std, r2, len(x))
 
 
 def ratio(

@@ -1,4 +1,4 @@
-"""Cost: hand-reckoned dollars, amortisation and the published share of an answer."""
+"""Cost: dollars computed by hand, amortisation and the published share of an answer."""
 
 import makerows
 import pytest

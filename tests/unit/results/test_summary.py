@@ -1,4 +1,4 @@
-"""Summary: rows of a known truth in, an independent reckoning of every number out; faults counted, never averaged."""
+"""Summary: rows of a known truth in, every number out as computed independently; faults counted, never averaged."""
 
 import csv
 import math
@@ -20,7 +20,7 @@ def point(rows: list[dict[str, Any]], mode: str, length: int) -> dict[str, Any]:
     return found[0]
 
 
-def test_every_statistic_equals_an_independent_reckoning() -> None:
+def test_every_statistic_equals_an_independent_computation() -> None:
     rows = makerows.campaign()
     for found in summary.summarise(rows, makerows.expected()):
         roles = {"prefill": {"cold"}, "reuse": {"reuse"}, "decode_only": {"decode_only"}}[found["mode"]]
