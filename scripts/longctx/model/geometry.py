@@ -1,4 +1,4 @@
-"""What a Hugging Face config.json says about memory and work: KV bytes, constant states, parameters, FLOPs.
+"""Memory and work of a model by its config.json: KV bytes, constant states, parameters, FLOPs.
 
 No weights and no network are needed. A field that is missing, contradictory or unknown is a GeometryError that
 names it; nothing is guessed. The families' own rules are in `longctx.model.families` and `hybrids`.
@@ -77,7 +77,7 @@ class Geometry:
         return sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
 
     def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
-        """Return the weight bytes of one of `layer`, or those that one token is multiplied with."""
+        """Return the weight bytes of one such layer, or those that one token is multiplied with."""
         experts = layer.parameters_experts_active if active else layer.parameters_experts
         ffn = (layer.parameters_active if active else layer.parameters) - layer.parameters_mixer - experts
         return layer.parameters_mixer * self.stored.mixer + ffn * self.stored.ffn + experts * self.stored.experts
@@ -110,7 +110,7 @@ class Geometry:
         return elements * self.kv_dtype_bytes(kv_dtype)
 
     def windowed_bytes(self, kv_dtype: str) -> int:
-        """Return what the windowed layers' caches hold at most, whatever the context."""
+        """Return the most bytes that the windowed layers' caches hold, at any context."""
         windowed = (y.count * y.attention.windowed_elements for y in self.layers if y.attention)
         return sum(windowed) * self.kv_dtype_bytes(kv_dtype)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Attention:
     """Softmax attention of one layer.
 
-    `qk_dim` and `v_dim` are the per-head widths of the prefill; `kv_elements` is what the cache keeps per token
+    `qk_dim` and `v_dim` are the per-head widths of the prefill; `kv_elements` are the cached elements per token
     over all KV heads (MLA: the latent and its rotary part, shared by all heads). `window` is the number of tokens
     that a query sees (None: all); `chunked` windows start again instead of sliding.
     """

@@ -19,8 +19,8 @@ from longctx.resources import MODELS_DIR
 def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     """Read a config.json, a folder with one, a cached Hugging Face model, or one of resources/models.
 
-    The last by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine without the model can plan.
-    `revision` is of a cached model (None: its main branch).
+    Those of resources/models are named by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine
+    without the model can plan. `revision` is of a cached model (None: its main branch).
     """
     path = Path(source).expanduser()
     path = path / "config.json" if path.is_dir() else path
@@ -83,7 +83,7 @@ _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_nu
 
 
 def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[str, ...]]:
-    """Return the language model's fields, with what a multimodal file says of it outside of `text_config`."""
+    """Return the language model's fields, with those that a multimodal file has outside of `text_config`, and notes."""
     fields = Fields(config, name)
     notes: tuple[str, ...] = ()
     if any(key in config for key in ("text_config", "vision_config", "audio_config")):
@@ -100,7 +100,7 @@ def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[st
 
 
 def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
-    """Return the geometry of a config.json's content; GeometryError names what is missing or unknown."""
+    """Return the geometry of a config.json's content; GeometryError names a missing or unknown field."""
     fields, notes = _text_fields(config, name)
     model_type = fields.text("model_type")
     if model_type not in FAMILIES:

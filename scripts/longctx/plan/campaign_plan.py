@@ -24,7 +24,7 @@ from longctx.storage.schemas import PLAN, SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """A system and the schemas.PLAN rows of what is to run on it."""
+    """A system and the schemas.PLAN rows of the points that it runs."""
 
     system: System
     rows: tuple[dict[str, Any], ...]
@@ -45,7 +45,7 @@ def measured_ttft(summary: Path | None) -> dict[int, float]:
 def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
     """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
 
-    GeometryError and ConfigError name what the plan cannot be made from.
+    GeometryError and ConfigError name the wrong setting or field.
     """
 
     def requests(mode: str, length: int) -> int:
@@ -98,7 +98,7 @@ def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
 
 
 def campaign_system(campaign: Campaign) -> System:
-    """Return what a campaign runs on; GeometryError and ConfigError name what is wrong with it."""
+    """Return the system of a campaign; GeometryError and ConfigError name what is wrong with it."""
     hardware = campaign.raw["hardware"]
     longest = max(campaign.all_lengths())
     recipe = campaign.recipe(campaign.modes[0], longest)

@@ -1,4 +1,4 @@
-"""What the layers of one rank keep in memory, and how vLLM pages it.
+"""The memory of the layers on one rank, and how vLLM pages it.
 
 vLLM gives the KV cache what gpu_memory_utilization leaves after weights, workspace and graphs. It cuts the cache into
 blocks that all layer groups share (v1/core/kv_cache_utils.py). In hybrid models a block is made as large as a layer's
@@ -7,10 +7,9 @@ and the last block of a sequence is charged whole. The plan follows all of it, s
 server grants.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
@@ -102,42 +101,8 @@ def tokens_bytes(layers: Sequence[Layer], tensor: int, element_bytes: int) -> li
     return [token_bytes(layer.attention, tensor, element_bytes) for layer in layers if layer.attention]
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """How one rank pages a sequence: tokens of a block and of a prefill chunk, bytes of a cached element."""
-
-    parallelism: Parallelism
-    block_tokens: int
-    element_bytes: int
-    batched_tokens: int
-
-    def capacity_tokens(self, stage: Sequence[Layer], kv_bytes: int) -> float:
-        """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
-        buckets = Counter(bucket for layer in stage if (bucket := _bucket(layer)) is not None)
-        if not buckets:
-            return inf
-        tensor = self.parallelism.tensor
-        widest = max(tokens_bytes(stage, tensor, self.element_bytes), default=0)
-        page = max([self.block_tokens * widest, *states_bytes(stage, tensor)])
-        smallest, largest = min(buckets.values()), max(buckets.values())
-        group = largest if largest < 1.5 * smallest else smallest
-        blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block
-        full = 0
-        for (kind, window), layers in buckets.items():
-            groups = ceil(layers / group)
-            if kind == "state":
-                blocks -= groups
-            elif window is not None:
-                blocks -= groups * (ceil((window - 1 + self.batched_tokens) / self.block_tokens) + 1)
-            else:
-                full += groups
-        if blocks < 0:
-            return 0
-        return blocks // full * self.block_tokens * self.parallelism.decode_context if full else inf
-
-
-def _bucket(layer: Layer) -> tuple[str, int | None] | None:
-    """Return what vLLM groups layers by: a constant state, or the attention's kind and window."""
+def block_group(layer: Layer) -> tuple[str, int | None] | None:
+    """Return the key by which vLLM groups layers: a constant state, or the attention's kind and window."""
     if layer.state:
         return ("state", None)
     return (layer.attention.kind, layer.attention.window) if layer.attention else None

@@ -25,7 +25,7 @@ GPU_START_S, CPU_START_S = 240.0, 60.0  # weights, graphs and warm-up of one ser
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans the lengths of one system; `curve` backs the forecasts where nothing is measured yet."""
+    """Plans the lengths of one system; forecasts rest on `curve` where nothing is measured yet."""
 
     system: System
     measured: Mapping[int, float]

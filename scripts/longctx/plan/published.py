@@ -63,9 +63,9 @@ def system_limits(system: System, lengths: Iterable[int], prefilled: int) -> dic
 
 
 def _with_doublings(lengths: Iterable[int]) -> list[int]:
-    known = sorted(lengths)
-    steps = range(known[0].bit_length(), known[-1].bit_length()) if known else ()
-    return sorted({*known, *(1 << step for step in steps)})
+    ascending = sorted(lengths)
+    steps = range(ascending[0].bit_length(), ascending[-1].bit_length()) if ascending else ()
+    return sorted({*ascending, *(1 << step for step in steps)})
 
 
 @dataclass(frozen=True, slots=True)

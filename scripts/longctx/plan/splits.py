@@ -38,7 +38,7 @@ def _on_gpus(system: System, gpus: int, node_gpus: int | None = None) -> Iterato
 
 
 def ways_to_fit(system: System, length: int) -> Iterator[str]:
-    """Yield what would make `length` fit, the smallest change first: precision, parallelism, both, more GPUs."""
+    """Yield the changes that make `length` fit, the smallest first: precision, parallelism, both, more GPUs."""
     candidates = [("", system)]
     if system.element_bytes > 1:
         fp8 = system.with_kv_dtype("fp8")

@@ -6,6 +6,7 @@ for GQA over an FP8 cache, which vLLM's kernels may compute in FP8. MLA prefill 
 so its bound is the BF16 peak even over an FP8 cache.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -20,7 +21,7 @@ from longctx.plan.memory import (
     CPU_BLOCK_TOKENS,
     MLA_BLOCK_TOKENS,
     Memory,
-    Paging,
+    block_group,
     check_parallelism,
     layer_kv_bytes,
     pipeline_stages,
@@ -42,7 +43,7 @@ AITER_32BIT_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of a recipe and campaign the plan needs.
+    """The settings of a recipe and campaign that the plan needs.
 
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
@@ -161,7 +162,7 @@ class System:
 
     @property
     def workspace_bytes(self) -> int:
-        """Return what a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
+        """Return the bytes that a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
         widest = max(layer.width for layer in self.geometry.layers) / self.parallelism.tensor
         elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * self.geometry.hidden_size)
         return FIXED_WORKSPACE_BYTES + ceil(elements * self.geometry.dtype_bytes)
@@ -200,12 +201,35 @@ class System:
             if (memory := self.memory()) is None:
                 return None
             kv_bytes = memory.kv
-        paging = Paging(self.parallelism, self.block_tokens, self.element_bytes, self.batched_tokens)
-        tokens = min(paging.capacity_tokens(stage, kv_bytes) for stage in self.stages)
+        tokens = min(self._stage_tokens(stage, kv_bytes) for stage in self.stages)
         return None if tokens == inf else int(tokens)
 
+    def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
+        """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
+        layer_counts = Counter(key for layer in stage if (key := block_group(layer)) is not None)
+        if not layer_counts:
+            return inf
+        block, tensor = self.block_tokens, self.parallelism.tensor
+        widest = max(tokens_bytes(stage, tensor, self.element_bytes), default=0)
+        page = max([block * widest, *states_bytes(stage, tensor)])
+        smallest, largest = min(layer_counts.values()), max(layer_counts.values())
+        group = largest if largest < 1.5 * smallest else smallest
+        blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block
+        full = 0
+        for (kind, window), layers in layer_counts.items():
+            groups = ceil(layers / group)
+            if kind == "state":
+                blocks -= groups
+            elif window is not None:
+                blocks -= groups * (ceil((window - 1 + self.batched_tokens) / block) + 1)
+            else:
+                full += groups
+        if blocks < 0:
+            return 0
+        return blocks // full * block * self.parallelism.decode_context if full else inf
+
     def needed_tokens(self, length: int) -> int:
-        """Return what the cache must hold for a prompt of `length`: 1024 in and 16 out need at least 1040."""
+        """Return the tokens that the cache must hold for a prompt: 1024 in and 16 out need at least 1040."""
         return length + max(self.settings.headroom_tokens, self.settings.max_new_tokens)
 
     def holds(self, length: int) -> bool:

@@ -1,4 +1,4 @@
-"""The plan as text: one table of lengths, one of what the node could hold, and what they rest on."""
+"""The plan as text: a heading, a table of lengths, and a table of contexts that the node could hold."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def heading(system: System) -> list[str]:
-    """Return what is planned and what memory there is, one fact a line."""
+    """Return the model, the node and its memory, one fact a line."""
     geometry, hardware = system.geometry, system.hardware
     where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
     lines = [
@@ -72,7 +72,7 @@ def heading(system: System) -> list[str]:
 
 
 def position_note(geometry: Geometry, longest: int) -> list[str]:
-    """Note a length beyond what the model was made for: the times hold, the answers may not."""
+    """Return a note where a length exceeds the model's own limit: the times hold, the answers may not."""
     if geometry.max_position is None or longest <= geometry.max_position:
         return []
     limit = f"{geometry.max_position:,} tokens"

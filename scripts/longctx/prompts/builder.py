@@ -7,7 +7,6 @@ prompts needs neither the tokenizer nor transformers.
 
 import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import orjson
 
 from longctx.errors import PromptError
 from longctx.prompts.shapes import shape_texts
+from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.prompts.variants import question_ids
 from longctx.storage import token_file
@@ -80,7 +80,7 @@ def build(
     tokenizer: Tokenizer,
     length: int,
     out_path: Path | str,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, str]:
     """Write a prompt of exactly `length` ids and return its metadata.
 
@@ -100,7 +100,7 @@ def build(
     if body > int(stream["tokens"]):
         raise PromptError(f"{stream_path}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
     with TokenFileWriter(out_path) as out:
-        filler = _write(out, tokenizer, header, stream_path, body, tail, progress)
+        filler = _write(out, tokenizer, header, Path(stream_path), body, tail, progress)
         numbers = {
             "length": length,
             "header_tokens": len(header),
@@ -119,20 +119,20 @@ def _write(
     out: TokenFileWriter,
     tokenizer: Tokenizer,
     header: Ids,
-    stream_path: Path | str,
+    stream: Path,
     body: int,
     tail: Ids,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> int:
     """Write header + stream[:body] + tail with a clean seam before the tail; return the filler's length."""
     window = min(body, _WINDOW_TOKENS)
-    before = token_file.read_span(stream_path, body - window, body)
+    before = token_file.read_span(stream, body - window, body)
     if window < _WINDOW_TOKENS:
         before = np.concatenate([header, before])
     before, filler = seam(tokenizer, before, tail)
     if window == _WINDOW_TOKENS:
         out.write(header)
-        for ids in token_file.iter_ids(stream_path, body - window):
+        for ids in token_file.iter_ids(stream, body - window):
             out.write(ids)
             if progress:
                 progress(out.tokens)

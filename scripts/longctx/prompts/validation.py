@@ -1,7 +1,7 @@
 """Check a prompt file against its tokenizer: count, id range, no special or broken ids, decode-encode round trip."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from longctx.errors import GeometryError, PromptError
 from longctx.model.reader import read_geometry
+from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import KNOWN, Tokenizer
 from longctx.storage import token_file
-from longctx.storage.token_file import Ids
 
 _PIECE_TOKENS = 4096
 
@@ -21,7 +21,7 @@ def validate(
     tokenizer: Tokenizer,
     length: int,
     model_vocab_size: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Return one row of schemas.VALIDATION; `detail` names the problem in one sentence, or is null.
 
@@ -88,39 +88,36 @@ def _detail(row: dict[str, Any], is_changed: bool, differs: str) -> str | None:
     return next((problem for is_bad, problem in problems if is_bad), None)
 
 
-def _texts(path: Path | str, tokenizer: Tokenizer, broken: list[int]) -> Iterator[str]:
-    """Yield the prompt's text in parts that tokenize on their own; add U+FFFD counts to `broken`."""
+def _texts(path: Path | str, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the prompt's text in pieces that tokenize on their own."""
     rest = np.empty(0, np.uint32)
     for ids in token_file.iter_ids(path):
         rest = np.concatenate([rest, ids])
         start = 0
         for cut in tokenizer.safe_cuts(rest):
             if cut - start >= _PIECE_TOKENS:
-                yield _decode(tokenizer, rest[start:cut], broken)
+                yield tokenizer.decode(rest[start:cut])
                 start = int(cut)
         rest = rest[start:]
-    yield _decode(tokenizer, rest, broken)
+    yield tokenizer.decode(rest)
 
 
-def _decode(tokenizer: Tokenizer, ids: Ids, broken: list[int]) -> str:
-    text = tokenizer.decode(ids)
-    broken[0] += text.count("\ufffd")
-    return text
-
-
-def _round_trip(
-    path: Path | str, tokenizer: Tokenizer, progress: Callable[[int], None] | None
-) -> tuple[int, int | None]:
+def _round_trip(path: Path | str, tokenizer: Tokenizer, progress: Progress | None) -> tuple[int, int | None]:
     """Return the number of broken characters and the position of the first different id (None: no difference)."""
-    broken = [0]
     if not tokenizer.invertible:
-        for _ in _texts(path, tokenizer, broken):
-            pass
-        return broken[0], None
+        return sum(text.count("\ufffd") for text in _texts(path, tokenizer)), None
+    broken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal broken
+        for text in _texts(path, tokenizer):
+            broken += text.count("\ufffd")
+            yield text
+
     source = token_file.iter_ids(path)
     expected = np.empty(0, np.uint32)
     done, difference = 0, None
-    for encoded in tokenizer.encode_batches(_texts(path, tokenizer, broken)):
+    for encoded in tokenizer.encode_batches(texts()):
         while len(expected) < len(encoded) and (more := next(source, None)) is not None:
             expected = np.concatenate([expected, more])
         same = min(len(encoded), len(expected))
@@ -132,4 +129,4 @@ def _round_trip(
         if progress:
             progress(done)
     left = len(expected) + sum(len(ids) for ids in source)
-    return broken[0], done if difference is None and left else difference
+    return broken, done if difference is None and left else difference

@@ -1,4 +1,4 @@
-"""What a measuring job requests of a cluster node: GPUs, memory and run time, from the plan with margin.
+"""The resources that a measuring job requests of a cluster node: GPUs, memory and run time, from the plan with margin.
 
 A limit that is too low ends the job as a resumable point; one that is too high only waits longer in the queue.
 """
@@ -17,13 +17,13 @@ from longctx.units import GIB, MIB
 RUNTIME_MARGIN, MEMORY_MARGIN = 2.0, 1.25
 # A length of which nothing is known, as on a CPU before the first summary.
 UNKNOWN_MINUTES = 12 * 60
-# Host memory. Python, torch and the CUDA context of one rank; API server and engine core with the client beside them;
+# Host memory. Python, torch and the CUDA context of one rank; API server, engine core and client;
 # one prompt token on its way through JSON, API server and engine (64Mi ids took 3.4 GiB in the API server alone).
 RANK_BYTES, SERVER_BYTES, TOKEN_BYTES = 8 * GIB, 4 * GIB, 160
 
 
 class NodeRequest:
-    """What the jobs of a campaign request; `plan` is that of `save_plan`, refined by the summary where there is one."""
+    """The requests of a campaign's jobs; `plan` is that of `save_plan`, refined by the summary where there is one."""
 
     def __init__(self, campaign: Campaign, plan: PlanTable) -> None:
         self._campaign = campaign
@@ -31,7 +31,7 @@ class NodeRequest:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server; 0 where it runs on the CPU or is not started by the job."""
+        """Return the GPUs of one server; 0 where it runs on the CPU or is not started by the job."""
         serve, hardware = self._campaign.raw["serve"], self._campaign.raw["hardware"]
         if self._campaign.raw["launcher"] == "external" or serve["cpu_kv_cache_gib"]:
             return 0

@@ -100,7 +100,7 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
 
 
 def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, highest_line: float) -> None:
-    """Mark the longest length, and name it where no line's name stands."""
+    """Mark the longest length, and label it where it covers no line's name."""
     kv_dtype = system.settings.kv_dtype
     size = system.geometry.kv_bytes(longest, kv_dtype)
     if not size:
