@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 Item = TypeVar("Item")
 # The head of a column, and what makes its cells.
 Column = tuple[str, Callable[[Item], "Cell | str"]]
+Columns = tuple[Column[Row], ...]
 NONE = "—"
 
 

@@ -6,7 +6,7 @@ A table is a pure function of its arguments; cells are finished text. A missing 
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.report import cells
-from longctx.report.cells import NONE, Cell, Column, Row, Table, mean_std, prompt_cell, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, mean_std, prompt_cell, tabulate
 from longctx.report.mode import report_facet
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
@@ -35,9 +35,6 @@ VERDICTS = {
     "unproven": "beyond threshold, too few runs to prove it",
     "lost": "no value here",
 }
-Columns = tuple[Column[Row], ...]
-
-
 MODE: Column[Row] = ("Mode", lambda row: report_facet(row["mode"]).display_name)
 POINT: Columns = (("Prompt", prompt_cell), MODE)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from longctx.lengths import format_length
 from longctx.measure import reasons
-from longctx.report.cells import NONE, Cell, Column, Row, Table, count, field, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage.schemas import Role, Status
@@ -14,7 +14,6 @@ RESUMED = (
     "These prefills were interrupted and went on from a checkpoint. Their TTFT is not a cold TTFT and is in no"
     " mean; the stitched prefill adds up the progress of both attempts, with its error bound."
 )
-Columns = tuple[Column[Row], ...]
 POINT: Column[Row] = ("Point", lambda row: Cell(point_name(row), row["length"]))
 REQUEST: Column[Row] = ("Request", lambda row: f"{row['role']} {row['request_index']}")
 

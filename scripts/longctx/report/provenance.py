@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Cell, Column, Row, Table, count, spread, tabulate
-from longctx.report.evidence import POINT, Columns
+from longctx.report.cells import NONE, Cell, Columns, Row, Table, count, spread, tabulate
+from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import schemas
@@ -51,7 +51,7 @@ def _json_list(text: str | None) -> list[dict[str, Any]]:
 def contract(results: CampaignResults) -> Table:
     """Each setting that was asked of the servers, their answer, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
-    columns: tuple[Column[Row], ...] = (
+    columns: Columns = (
         ("Setting", lambda entry: str(entry["setting"])),
         ("Asked for", lambda entry: _format_value(entry["asked"])),
         ("In fact", lambda entry: _format_value(entry["actual"])),
