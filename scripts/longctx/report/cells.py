@@ -1,7 +1,7 @@
 """Cells and tables of the reports, and how numbers are written in them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +10,9 @@ from longctx.lengths import format_length
 
 Row = Mapping[str, Any]
 Item = TypeVar("Item")
+# The head of a column, and what makes its cells.
+Column = tuple[str, Callable[[Item], "Cell | str"]]
+Columns = tuple[Column[Row], ...]
 NONE = "—"
 
 
@@ -35,30 +38,24 @@ class Table:
 
 
 def tabulate(
-    title: str, columns: Sequence[tuple[str, Callable[[Item], Cell | str]]], items: Iterable[Item], note: str = ""
+    title: str, columns: Iterable[Column[Item]], items: Iterable[Item], note: str = "", *, drop_empty: bool = False
 ) -> Table:
-    """Build a table with a row for each item; each column has a head and a function of the item."""
-    return make(title, [head for head, _ in columns], ([cell(item) for _, cell in columns] for item in items), note)
+    """Build a table with a row for each item; each column has a head and a function of the item.
 
-
-def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]], note: str = "") -> Table:
-    """Build a table; a column is numeric when all its cells are numbers, lengths or missing."""
-    finished = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
-    heads = tuple(columns)
+    A column is numeric when all its cells are numbers, lengths or missing. drop_empty: leaves out columns of none.
+    """
+    heads, functions = zip(*columns, strict=True)
+    texts = [[function(item) for function in functions] for item in items]
+    rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in texts]
+    kept = [i for i in range(len(heads)) if not drop_empty or any(row[i].text not in ("", NONE) for row in rows)]
     numeric = {
-        i
-        for i in range(len(heads))
-        if any(isinstance(row[i].sort, (int, float)) for row in finished)
-        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in finished)
+        place
+        for place, i in enumerate(kept)
+        if any(isinstance(row[i].sort, (int, float)) for row in rows)
+        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in rows)
     }
-    return Table(title, heads, finished, note, frozenset(numeric))
-
-
-def without_empty(table: Table) -> Table:
-    """Return `table` without the columns that have no value in any row."""
-    keep = [i for i in range(len(table.columns)) if any(row[i].text not in ("", NONE) for row in table.rows)]
-    rows = [[row[i] for i in keep] for row in table.rows]
-    return make(table.title, [table.columns[i] for i in keep], rows, table.note)
+    finished = tuple(tuple(row[i] for i in kept) for row in rows)
+    return Table(title, tuple(heads[i] for i in kept), finished, note, frozenset(numeric))
 
 
 def number(value: float | None, digits: int = 3) -> Cell:

@@ -3,27 +3,10 @@
 A table is a pure function of its arguments; cells are finished text. A missing value is an em dash, never 0.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
-from longctx.report.cells import (
-    NONE,
-    Cell,
-    Row,
-    Table,
-    change,
-    count,
-    field,
-    mean_std,
-    number,
-    percent,
-    prompt_cell,
-    tabulate,
-    usd,
-    without_empty,
-)
+from longctx.report import cells
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, mean_std, prompt_cell, tabulate
 from longctx.report.mode import report_facet
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
@@ -52,28 +35,22 @@ VERDICTS = {
     "unproven": "beyond threshold, too few runs to prove it",
     "lost": "no value here",
 }
-Columns = tuple[tuple[str, Callable[[Row], Cell | str]], ...]
-
-
-def mode_cell(row: Row) -> Cell:
-    return Cell(report_facet(row["mode"]).display_name)
-
-
-POINT: Columns = (("Prompt", prompt_cell), ("Mode", mode_cell))
+MODE: Column[Row] = ("Mode", lambda row: report_facet(row["mode"]).display_name)
+POINT: Columns = (("Prompt", prompt_cell), MODE)
 
 
 def two_clocks(results: CampaignResults) -> Table:
     """TTFT by the client beside prefill by the server, with the spread of TTFT."""
     columns: Columns = (
         *POINT,
-        ("TTFT s", field("ttft_s_mean", 4)),
-        ("Prefill s", field("prefill_s_mean", 4)),
-        ("Overhead s", field("overhead_s_mean", 4)),
-        ("TTFT min", field("ttft_s_min", 4)),
-        ("median", field("ttft_s_median", 4)),
-        ("max", field("ttft_s_max", 4)),
-        ("TTFT CV", lambda row: percent(row["ttft_s_cv"])),
-        ("Decode CV", lambda row: percent(row["decode_tok_s_cv"])),
+        ("TTFT s", cells.field("ttft_s_mean", 4)),
+        ("Prefill s", cells.field("prefill_s_mean", 4)),
+        ("Overhead s", cells.field("overhead_s_mean", 4)),
+        ("TTFT min", cells.field("ttft_s_min", 4)),
+        ("median", cells.field("ttft_s_median", 4)),
+        ("max", cells.field("ttft_s_max", 4)),
+        ("TTFT CV", lambda row: cells.percent(row["ttft_s_cv"])),
+        ("Decode CV", lambda row: cells.percent(row["decode_tok_s_cv"])),
     )
     rows = [row for mode in results.modes for row in results.of_mode(mode) if row["ttft_s_mean"] is not None]
     return tabulate("Two clocks", columns, rows, OVERHEAD)
@@ -85,11 +62,11 @@ def prefill_limits(results: CampaignResults) -> Table:
     rows = [{**row, "est_ttft_s": planned.get(row["length"])} for row in results.of_mode(COLD_MODE)]
     columns: Columns = (
         ("Prompt", prompt_cell),
-        ("Planned TTFT s", field("est_ttft_s")),
-        ("TTFT s", field("ttft_s_mean", 4)),
-        ("Off by", lambda row: change(row["ttft_s_mean"], row["est_ttft_s"])),
-        ("Least TTFT s", field("ttft_bound_s")),
-        ("MFU", lambda row: percent(1 / row["ttft_over_bound"] if row.get("ttft_over_bound") else None)),
+        ("Planned TTFT s", cells.field("est_ttft_s")),
+        ("TTFT s", cells.field("ttft_s_mean", 4)),
+        ("Off by", lambda row: cells.change(row["ttft_s_mean"], row["est_ttft_s"])),
+        ("Least TTFT s", cells.field("ttft_bound_s")),
+        ("MFU", lambda row: cells.percent(1 / row["ttft_over_bound"] if row.get("ttft_over_bound") else None)),
     )
     shown = [row for row in rows if row["est_ttft_s"] or row.get("ttft_bound_s")]
     return tabulate("Prefill: plan and limit", columns, shown, PREFILL_BOUND)
@@ -99,9 +76,9 @@ def decode_limits(results: CampaignResults) -> Table:
     """The bandwidth bound of decode against what was measured."""
     columns: Columns = (
         *POINT,
-        ("Most tok/s", field("decode_bound_tok_s")),
-        ("Decode tok/s", field("decode_tok_s_mean", 4)),
-        ("Of the limit", lambda row: percent(row["decode_over_bound"])),
+        ("Most tok/s", cells.field("decode_bound_tok_s")),
+        ("Decode tok/s", cells.field("decode_tok_s_mean", 4)),
+        ("Of the limit", lambda row: cells.percent(row["decode_over_bound"])),
     )
     rows = [
         row for row in results.summary if row.get("decode_bound_tok_s") and report_facet(row["mode"]).in_decode_limits
@@ -113,10 +90,10 @@ def costs(results: CampaignResults) -> Table:
     """Dollars per prefill, per cached query and per million tokens; nothing without a price."""
     columns: Columns = (
         *POINT,
-        ("$ / cold prefill", lambda row: usd(row.get("usd_per_prefill"))),
-        ("$ / cached query", lambda row: usd(row.get("usd_per_query"))),
-        ("$ / M prompt tokens", lambda row: usd(row.get("usd_per_mtok"))),
-        ("$ / M output tokens", lambda row: usd(row.get("usd_per_mtok_out"))),
+        ("$ / cold prefill", lambda row: cells.usd(row.get("usd_per_prefill"))),
+        ("$ / cached query", lambda row: cells.usd(row.get("usd_per_query"))),
+        ("$ / M prompt tokens", lambda row: cells.usd(row.get("usd_per_mtok"))),
+        ("$ / M output tokens", lambda row: cells.usd(row.get("usd_per_mtok_out"))),
     )
     price = results.price
     rows = [row for row in results.summary if price and (row["ttft_s_mean"] or row["decode_tok_s_mean"])]
@@ -124,32 +101,32 @@ def costs(results: CampaignResults) -> Table:
         f"At ${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU, one request at a time (max_num_seqs 1 is"
         " the published recipe): a server that batches is cheaper per token. Idle time is not in it."
     )
-    return without_empty(tabulate("Cost", columns, rows, note or ""))
+    return tabulate("Cost", columns, rows, note or "", drop_empty=True)
 
 
 def energy(results: CampaignResults) -> Table:
     """Energy per request, per prompt and per output token, and the seconds without power samples."""
     columns: Columns = (
         *POINT,
-        ("J / request", field("energy_j_mean")),
-        ("J / token", field("energy_j_per_token")),
-        ("J / prompt token", field("energy_j_per_prompt_token")),
-        ("J / output token", field("energy_j_per_output_token")),
-        ("Gaps s", field("power_gap_s_mean")),
+        ("J / request", cells.field("energy_j_mean")),
+        ("J / token", cells.field("energy_j_per_token")),
+        ("J / prompt token", cells.field("energy_j_per_prompt_token")),
+        ("J / output token", cells.field("energy_j_per_output_token")),
+        ("Gaps s", cells.field("power_gap_s_mean")),
     )
     rows = [row for row in results.summary if row.get("energy_j_mean") is not None]
     note = ENERGY + "".join(report_facet(mode).energy_note for mode in results.modes)
-    return without_empty(tabulate("Energy", columns, rows, note))
+    return tabulate("Energy", columns, rows, note, drop_empty=True)
 
 
 def fits(results: CampaignResults) -> Table:
     """The fitted curves with their range of lengths: TTFT in s, time per token in ms and ns per token of context."""
     columns: Columns = (
-        ("Mode", mode_cell),
+        MODE,
         ("Lengths", lambda fit: f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"),
-        ("Points", lambda fit: count(fit["n"])),
+        ("Points", lambda fit: cells.count(fit["n"])),
         ("Fit", _formula),
-        ("R²", lambda fit: number(fit["r2"], 5)),
+        ("R²", lambda fit: cells.number(fit["r2"], 5)),
     )
     return tabulate("Fits", columns, results.fits, "Least squares; the power law in log-log.")
 
@@ -163,7 +140,7 @@ def _formula(fit: Row) -> str:
 
 def comparison_table(compared: Comparison) -> Table:
     """Ratios ours / theirs with their confidence interval and verdict."""
-    columns: tuple[tuple[str, Callable[[Compared], Any]], ...] = (
+    columns: tuple[Column[Compared], ...] = (
         ("Prompt", lambda row: Cell(format_length(row.length), row.length)),
         ("Mode", lambda row: report_facet(row.mode).display_name),
         ("Metric", lambda row: METRICS[row.metric]),

@@ -1,11 +1,11 @@
 """What failed, is doubtful or marked, and what lies far from the rest."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from longctx.lengths import format_length
 from longctx.measure import reasons
-from longctx.report.cells import NONE, Cell, Row, Table, count, field, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage.schemas import Role, Status
@@ -14,19 +14,12 @@ RESUMED = (
     "These prefills were interrupted and went on from a checkpoint. Their TTFT is not a cold TTFT and is in no"
     " mean; the stitched prefill adds up the progress of both attempts, with its error bound."
 )
-Columns = tuple[tuple[str, Callable[[Row], Cell | str]], ...]
+POINT: Column[Row] = ("Point", lambda row: Cell(point_name(row), row["length"]))
+REQUEST: Column[Row] = ("Request", lambda row: f"{row['role']} {row['request_index']}")
 
 
 def point_name(row: Row) -> str:
     return f"{row['mode']} {format_length(row['length'])} pass {row.get('pass_index')}"
-
-
-def _point_cell(row: Row) -> Cell:
-    return Cell(point_name(row), row["length"])
-
-
-def _request(row: Row) -> str:
-    return f"{row['role']} {row['request_index']}"
 
 
 def _meaning(reason: str) -> str:
@@ -37,7 +30,7 @@ def failures(results: CampaignResults) -> Table:
     """Every failed or doubtful request, with its reason."""
     columns: Columns = (
         ("Point", lambda row: Cell(point_name(row), row["length"], "", (row["mode"], row["length"]))),
-        ("Request", _request),
+        REQUEST,
         ("Status", lambda row: str(row["status"])),
         ("Reason", lambda row: ", ".join(summary.reasons_of(row)) or NONE),
         ("What it means", lambda row: "; ".join(map(_meaning, summary.reasons_of(row)))),
@@ -54,7 +47,7 @@ def marks(results: CampaignResults) -> Table:
         if row["status"] == Status.OK and row["role"] != Role.WARMUP:
             for reason in summary.reasons_of(row):
                 marked[reason].append(row)
-    columns: tuple[tuple[str, Callable[[str], Cell | str]], ...] = (
+    columns: tuple[Column[str], ...] = (
         ("Mark", str),
         ("What it means", _meaning),
         ("Requests", lambda reason: count(len(marked[reason]))),
@@ -70,8 +63,8 @@ def _distinct_lengths(rows: Iterable[Row]) -> str:
 def outliers(results: CampaignResults) -> Table:
     """Requests far from the others of their length; they stay in every mean."""
     columns: Columns = (
-        ("Point", _point_cell),
-        ("Request", _request),
+        POINT,
+        REQUEST,
         ("TTFT s", field("ttft_s", 4)),
         ("Decode tok/s", field("decode_tok_s", 4)),
     )
@@ -85,7 +78,7 @@ def outliers(results: CampaignResults) -> Table:
 def resumed(results: CampaignResults) -> Table:
     """Prefills that continued from a checkpoint: not cold, stitched from both attempts' progress."""
     columns: Columns = (
-        ("Point", _point_cell),
+        POINT,
         ("From token", lambda row: count(row.get("resumed_from"))),
         ("TTFT after resuming s", field("resumed_ttft_s", 4)),
         ("Stitched prefill s", field("stitched_prefill_s", 4)),

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +20,9 @@ from markupsafe import Markup
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
 from longctx.report import faults, narrative, palette, sections
-from longctx.report.cells import NONE, Cell, Row, Table, make
+from longctx.report.cells import NONE, Cell, Row, Table, tabulate
 from longctx.report.inputs import ReportInput
+from longctx.report.mode import FigureSpec
 from longctx.results.campaign_results import CampaignResults
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,31 +36,17 @@ FIRST_FIELDS = ("detail", "log_lines", "server_counters")
 
 def to_html(report: ReportInput, folder: Path) -> str:
     """Return the page; its links are relative to `folder`, where the file will lie."""
-    results = report.results
-    first_sentence, *sentences = narrative.narrative(results)
-    first_table, *other_tables = sections.mode_tables(results)
-    failures, *other_faults = sections.fault_tables(results)
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     page: str = _template().render(
         report=report,
-        results=results,
-        labels=results.synthetic_labels(),
-        banner=narrative.partial(results),
-        alerts=narrative.alerts(results),
-        lede=first_sentence,
-        sentences=sentences,
-        table_1=first_table,
-        other_tables=other_tables,
+        results=report.results,
+        narrative=narrative,
+        sections=sections,
+        corpus_note=faults.corpus_note(report.results),
         figures=figures(report),
-        evidence=sections.evidence_tables(report),
-        failures=failures,
-        other_faults=other_faults,
-        corpus_note=faults.corpus_note(results),
-        system=sections.system_tables(results),
-        raw=raw_rows(results),
+        raw=raw_rows(report.results),
         raw_data=raw_data(report, folder),
-        summary_table=summary_rows(results),
-        recipe=sections.recipe_text(results.recipe),
+        summary_table=summary_rows(report.results),
         dash=NONE,
         anchor=anchor,
         script=Markup(script),
@@ -70,10 +57,8 @@ def to_html(report: ReportInput, folder: Path) -> str:
 
 @cache
 def _template() -> Any:
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     return environment.get_template("report.html.j2")
 
 
@@ -82,19 +67,11 @@ def anchor(point: tuple[str, int]) -> str:
     return f"rows-{point[0]}-{format_length(point[1])}"
 
 
-def figures(report: ReportInput) -> list[dict[str, Any]]:
-    """Return name, caption, inline SVG and labels of each figure that exists."""
+def figures(report: ReportInput) -> list[tuple[FigureSpec, Markup]]:
+    """Return each figure that exists, with its inline SVG."""
     paths = [(figure, stem.with_suffix(".svg")) for figure, stem in report.figures]
-    return [
-        {
-            "name": figure.name,
-            "caption": figure.caption,
-            "svg": Markup(inline_svg(path.read_text(encoding="utf-8"), figure.name, figure.caption)),
-            "labels": sections.figure_labels(report.results, figure),
-        }
-        for figure, path in paths
-        if path.exists()
-    ]
+    texts = [(figure, path.read_text(encoding="utf-8")) for figure, path in paths if path.exists()]
+    return [(figure, Markup(inline_svg(text, figure.name, figure.caption))) for figure, text in texts]
 
 
 def inline_svg(svg: str, name: str, caption: str) -> str:
@@ -125,14 +102,19 @@ RAW_COLUMNS = (
 
 def raw_rows(results: CampaignResults) -> Table:
     """Return every row that was measured, warm-ups included."""
-    rows = [[raw_cell(row, name) for _, name in RAW_COLUMNS] for row in results.rows]
-    return make("Raw rows", [head for head, _ in RAW_COLUMNS], rows)
+    return tabulate("Raw rows", [(head, partial(raw_cell, name)) for head, name in RAW_COLUMNS], results.rows)
 
 
-def raw_cell(row: Row, field: str) -> Cell:
+def summary_rows(results: CampaignResults) -> Table:
+    """Return every column of the summary that has a value anywhere."""
+    columns = [(name, partial(raw_cell, name)) for name in (results.summary[0] if results.summary else ("mode",))]
+    return tabulate("Summary rows", columns, results.summary, drop_empty=True)
+
+
+def raw_cell(name: str, row: Row) -> Cell:
     """Return one field of a row as a cell; a length links to the point's rows."""
-    value = row.get(field)
-    if field == "length":
+    value = row.get(name)
+    if name == "length":
         return Cell(format_length(row["length"]), row["length"], "", (row["mode"], row["length"]))
     if isinstance(value, float):
         return Cell(f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}", value)
@@ -190,10 +172,3 @@ def _files(results_folder: Path, row: Row, log: str | None, folder: Path) -> dic
         "server log": log,
     }
     return {name: quote(Path(os.path.relpath(path, folder)).as_posix()) for name, path in paths.items() if path}
-
-
-def summary_rows(results: CampaignResults) -> Table:
-    """Return every column of the summary that has a value anywhere."""
-    names = results.summary[0] if results.summary else ()
-    used = [name for name in names if any(row.get(name) not in (None, []) for row in results.summary)]
-    return make("Summary rows", used, [[raw_cell(row, name) for name in used] for row in results.summary])

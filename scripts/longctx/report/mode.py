@@ -1,37 +1,29 @@
 """What a mode brings to figures and reports: its names, its look, its sentences, tables and figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from longctx.campaign.mode import load_facet
 from longctx.report.cells import Table
-from longctx.report.palette import Look, Overlay
+from longctx.report.palette import Look
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
-from longctx.results.curves import RunCurve
 from longctx.storage.schemas import ModeName
-
-if TYPE_CHECKING:  # the rules read the list of figures, and should not wait for matplotlib
-    from matplotlib.figure import Figure
-
-
-def _always(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
     """One figure of a campaign: `name` is the stem of its .png and .svg.
 
-    draw: makes the figure; None where another rule makes it. shows: whether there is anything to show; where there is
-    not, the file says `empty` and the reports leave it out. compares: exists only beside runs to compare with.
-    synthetic: the labels of CampaignResults that may apply to its numbers.
+    draw: makes it from CampaignResults and a sequence of RunCurve; None where another rule makes it. shows: takes the
+    same and is false where there is nothing to show: the file says `empty` then, and the reports leave it out.
+    compares: exists only beside runs to compare with. synthetic: the labels that may apply to its numbers.
     """
 
     name: str
     caption: str
-    draw: "Callable[[CampaignResults, Sequence[RunCurve]], Figure] | None" = None
-    shows: Callable[[CampaignResults, Sequence[RunCurve]], bool] = _always
+    draw: Callable[..., Any] | None = None
+    shows: Callable[..., Any] = lambda results, others: True
     empty: str = "nothing measured"
     compares: bool = False
     synthetic: tuple[str, ...] = (RANDOM_WEIGHTS,)
@@ -40,10 +32,10 @@ class FigureSpec:
 class ReportFacet:
     """How a mode is named, drawn and explained. Defaults are those of a mode that adds nothing of its own.
 
-    ttft_column: head of the TTFT column, None where the mode has no TTFT. overlay: None where other runs' points of the
-    mode are not drawn. limit_series: (look, column of SUMMARY with measured / bound) in drawing order.
-    in_decode_limits: whether its decode is compared with the bandwidth limit in a table. decode_condition: follows a
-    length in sentences about decode. energy_note: follows the note of the energy table.
+    ttft_column: head of the TTFT column, None where the mode has no TTFT. overlay: what follows another run's name and
+    the size of its markers, None where its points are not drawn. limit_series: (look, column of SUMMARY with measured /
+    bound) in drawing order. in_decode_limits: whether a table compares its decode with the bandwidth limit.
+    decode_condition: follows a length in sentences about decode. energy_note: follows the note of the energy table.
     """
 
     name: ModeName
@@ -51,7 +43,7 @@ class ReportFacet:
     table_title: str
     look: Look
     ttft_column: str | None = "TTFT s"
-    overlay: Overlay | None = None
+    overlay: tuple[str, float] | None = None
     limit_series: tuple[tuple[Look, str], ...] = ()
     in_decode_limits = True
     decode_condition = ""

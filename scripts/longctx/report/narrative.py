@@ -49,21 +49,15 @@ def narrative(results: CampaignResults) -> list[str]:
 
     A sentence that cannot be written says so; the others stay.
     """
+    facets = [report_facet(mode) for mode in results.modes]
+    reach, gain = [facet.reach for facet in facets], [facet.gain for facet in facets]
     texts: list[str] = []
-    for write in (_reach, _stitched, _growth, _gain, _limit, _capacity):
+    for write in (*reach, _stitched, _growth, *gain, _limit, _capacity):
         try:
             texts += write(results)
         except Exception as error:
             texts.append(f"A sentence could not be written ({write.__name__.strip('_')}: {error!r}).")
     return texts or ["Nothing has been measured yet."]
-
-
-def _reach(results: CampaignResults) -> list[str]:
-    return [text for mode in results.modes for text in report_facet(mode).reach(results)]
-
-
-def _gain(results: CampaignResults) -> list[str]:
-    return [text for mode in results.modes for text in report_facet(mode).gain(results)]
 
 
 def _stitched(results: CampaignResults) -> list[str]:

@@ -5,9 +5,8 @@ from typing import Any
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d9dee3", "#ffffff"
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) without black, which is the ink; yellow last: it is pale.
-BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
-    "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#f0e442",
-)  # fmt: skip
+BLUE, VERMILLION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"
+PURPLE, SKY, YELLOW = "#cc79a7", "#56b4e9", "#f0e442"
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
@@ -25,20 +24,11 @@ class Look:
     @property
     def options(self) -> dict[str, Any]:
         """What matplotlib's plot and errorbar take."""
-        return {
+        face = "none" if self.hollow else self.colour
+        marker = {"marker": self.marker, "markersize": self.size, "markeredgewidth": 1.4}
+        return marker | {
             "color": self.colour,
-            "marker": self.marker,
-            "markersize": self.size,
-            "markerfacecolor": "none" if self.hollow else self.colour,
+            "markerfacecolor": face,
             "markeredgecolor": self.colour,
-            "markeredgewidth": 1.4,
             "linewidth": 1.2,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Overlay:
-    """How another run's points of a mode are drawn: a note behind the run's name, and the marker's size."""
-
-    note: str
-    size: float

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Cell, Row, Table, count, make, spread, tabulate
-from longctx.report.evidence import POINT, Columns
+from longctx.report.cells import NONE, Cell, Columns, Row, Table, count, spread, tabulate
+from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import schemas
@@ -50,7 +51,7 @@ def _json_list(text: str | None) -> list[dict[str, Any]]:
 def contract(results: CampaignResults) -> Table:
     """Each setting that was asked of the servers, their answer, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
-    columns: tuple[tuple[str, Callable[[Mapping[str, Any]], Cell | str]], ...] = (
+    columns: Columns = (
         ("Setting", lambda entry: str(entry["setting"])),
         ("Asked for", lambda entry: _format_value(entry["asked"])),
         ("In fact", lambda entry: _format_value(entry["actual"])),
@@ -78,7 +79,7 @@ def environment(results: CampaignResults) -> Table:
     starts = statistics.describe(row.get("startup_s") for row in sources)
     if starts.mean is not None:
         rows.append(["startup_s", f"{starts.mean:.1f} on average, {starts.max:.1f} at most"])
-    return make("Environment", ("Fact", "Value"), rows)
+    return tabulate("Environment", (("Fact", itemgetter(0)), ("Value", itemgetter(1))), rows)
 
 
 def _format_fact(name: str, value: Any) -> str:

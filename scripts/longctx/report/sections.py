@@ -8,48 +8,46 @@ import yaml
 
 from longctx.campaign.mode import MODES
 from longctx.report import evidence, faults, provenance, tables
-from longctx.report.cells import Table, make
+from longctx.report.cells import Table, tabulate
 from longctx.report.inputs import ReportInput
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 
-
-def _attempt(build: Callable[[Any], Table | Iterable[Table]], subject: Any, name: str) -> list[Table]:
-    """Return the tables that `build` makes of `subject`, or one that says why they could not be made."""
-    try:
-        built = build(subject)
-        return [built] if isinstance(built, Table) else list(built)
-    except Exception as error:
-        return [make(name, ("This section could not be made",), [[f"{type(error).__name__}: {error}"]])]
+Builder = Callable[[Any], Table | list[Table]]
 
 
-def _tables(builders: Iterable[Callable[[CampaignResults], Table]], results: CampaignResults) -> list[Table]:
-    names = ((build, build.__name__.replace("_", " ").capitalize()) for build in builders)
-    return [table for build, name in names for table in _attempt(build, results, name)]
+def _tables(builders: Iterable[Builder], subject: Any) -> list[Table]:
+    """Return the tables that the builders make of `subject`; for one that fails, a table that says so."""
+    made: list[Table] = []
+    for build in builders:
+        try:
+            built = build(subject)
+            made += [built] if isinstance(built, Table) else built
+        except Exception as error:
+            columns = (("This section could not be made", str),)
+            title = build.__name__.replace("_", " ").capitalize()
+            made.append(tabulate(title, columns, [f"{type(error).__name__}: {error}"]))
+    return made
 
 
 def mode_tables(results: CampaignResults) -> list[Table]:
     """Return Table 1 and one table for each further mode."""
-    return [*_tables([tables.table_1], results), *_attempt(tables.other_mode_tables, results, "Other modes")]
+    return _tables([tables.table_1, tables.other_mode_tables], results)
 
 
 def evidence_tables(report: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
-    results, facets = report.results, [report_facet(mode) for mode in MODES]
-    ours = [
-        *_tables([evidence.two_clocks, evidence.prefill_limits, evidence.decode_limits], results),
-        *(table for facet in facets for table in _attempt(facet.checks, results, facet.display_name)),
-        *_tables([evidence.fits], results),
-        *(table for facet in facets for table in _attempt(facet.gain_tables, results, facet.display_name)),
-        *_tables([evidence.costs, evidence.energy], results),
+    facets = [report_facet(mode) for mode in MODES]
+    limits: list[Builder] = [
+        evidence.two_clocks,
+        evidence.prefill_limits,
+        evidence.decode_limits,
+        *(f.checks for f in facets),
     ]
-    comparisons = [
-        table
-        for compared in report.comparisons
-        for table in _attempt(evidence.comparison_table, compared, f"Against {compared.theirs.name}")
-    ]
-    hosts = _tables([provenance.hosts], results)
-    return [*_labelled(ours, results), *comparisons, *_labelled(hosts, results)]
+    costs: list[Builder] = [evidence.fits, *(f.gain_tables for f in facets), evidence.costs, evidence.energy]
+    comparisons = [table for run in report.comparisons for table in _tables([evidence.comparison_table], run)]
+    ours = _labelled(_tables([*limits, *costs], report.results), report.results)
+    return [*ours, *comparisons, *_labelled(_tables([provenance.hosts], report.results), report.results)]
 
 
 def _labelled(shown: Iterable[Table], results: CampaignResults) -> list[Table]:

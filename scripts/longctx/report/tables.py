@@ -2,7 +2,7 @@
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.measure import reasons
-from longctx.report.cells import Cell, Row, Table, count, decode_cell, make, prompt_cell, ttft_cell
+from longctx.report.cells import Column, Row, Table, count, decode_cell, prompt_cell, tabulate, ttft_cell
 from longctx.report.mode import report_facet
 from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 
@@ -19,23 +19,19 @@ def other_mode_tables(results: CampaignResults) -> list[Table]:
 
 def mode_table(results: CampaignResults, mode: str, title: str) -> Table:
     """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
-    columns = ("Prompt", "Tokens", report_facet(mode).ttft_column, "Decode tok/s", "n", "Notes")
-    rows = [
-        [
-            prompt_cell(row),
-            count(row["length"]),
-            ttft_cell(row),
-            decode_cell(row),
-            count(row["n"]),
-            Cell("; ".join(notes(row))),
-        ]
-        for row in results.of_mode(mode)
+    rows = results.of_mode(mode)
+    columns: list[Column[Row]] = [
+        ("Prompt", prompt_cell),
+        ("Tokens", lambda row: count(row["length"])),
+        ("Decode tok/s", decode_cell),
+        ("n", lambda row: count(row["n"])),
     ]
-    shown = {
-        i: head for i, head in enumerate(columns) if head and (head != "Notes" or any(row[i].text for row in rows))
-    }
+    if head := report_facet(mode).ttft_column:
+        columns.insert(2, (head, ttft_cell))
+    if any(notes(row) for row in rows):
+        columns.append(("Notes", lambda row: "; ".join(notes(row))))
     note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
-    return make(title, shown.values(), ([row[i] for i in shown] for row in rows), note)
+    return tabulate(title, columns, rows, note)
 
 
 def notes(row: Row) -> list[str]:

@@ -5,7 +5,7 @@ from longctx.lengths import format_length
 from longctx.report import palette
 from longctx.report.cells import Cell, Row, Table, change, prompt_cell, spread, tabulate
 from longctx.report.mode import ReportFacet
-from longctx.report.palette import Look, Overlay
+from longctx.report.palette import Look
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage.schemas import ModeName
 
@@ -18,7 +18,7 @@ class DecodeOnlyReport(ReportFacet):
     table_title = "Decode throughput with a filled KV cache (no prefill, so no TTFT)"
     look = Look("KV cache filled, no prefill", palette.VERMILLION, "s", 9.5, hollow=True)
     ttft_column = None
-    overlay = Overlay(" (KV filled)", 10.0)
+    overlay = (" (KV filled)", 10.0)
     limit_series = ((Look("decode, KV cache filled", palette.VERMILLION, "s", 9.5, hollow=True), "decode_over_bound"),)
     decode_condition = " with a filled KV cache"
     energy_note = " Where the cache was filled, only J / output token is of the decode."

@@ -4,7 +4,7 @@ from longctx import units
 from longctx.lengths import format_length
 from longctx.report import palette
 from longctx.report.mode import ReportFacet
-from longctx.report.palette import Look, Overlay
+from longctx.report.palette import Look
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage.schemas import ModeName
 
@@ -16,7 +16,7 @@ class PrefillReport(ReportFacet):
     display_name = "cold prompt"
     table_title = "Time to first token and decode throughput"
     look = Look("cold prompt", palette.BLUE, "o", 5.0)
-    overlay = Overlay("", 7.0)
+    overlay = ("", 7.0)
     limit_series = (
         (Look("decode: measured / bandwidth bound", palette.ORANGE, "^"), "decode_over_bound"),
         (Look("prefill: bound / measured TTFT (MFU)", palette.BLUE, "o"), "ttft_over_bound"),

@@ -2,46 +2,29 @@
 
 The list is fixed by the campaign's modes and by whether it is compared with other runs, so that a rule can declare its
 files. A figure without data is drawn all the same and says why it is empty; the reports leave it out.
-matplotlib is imported when the first figure is drawn: Snakemake reads the list in every job.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from longctx.campaign.mode import MODES
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
 from longctx.results.curves import RunCurve
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Draw = Callable[[CampaignResults, Sequence[RunCurve]], "Figure"]
 SUFFIXES = (".png", ".svg")
 BOTH = (RANDOM_WEIGHTS, FILLED_KV)
+NO_LIMITS = "nothing measured, or no limit of this hardware is known"
+SAME_GPUS = "no run on another number of GPUs to compare with"
 
 
-def _metric(metric: str, *, per_gpu: bool = False) -> Draw:
-    def draw(results: CampaignResults, others: Sequence[RunCurve]) -> "Figure":
-        from longctx.report.figures.metric import metric_figure
-
-        return metric_figure(results, others, metric, per_gpu=per_gpu)
-
-    return draw
-
-
-def _draw_limits(results: CampaignResults, others: Sequence[RunCurve]) -> "Figure":
-    from longctx.report.figures.limits import limits_figure
-
-    return limits_figure(results, others)
-
-
-def _has_limits(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
-    from longctx.report.figures.limits import our_shares
-
-    return bool(our_shares(results))
+def _lazy(module: str, function: str, **options: Any) -> Callable[..., Any]:
+    """Return a function that imports matplotlib when it is called: every job of Snakemake reads the list of figures."""
+    name = f"longctx.report.figures.{module}"
+    return lambda *arguments: getattr(import_module(name), function)(*arguments, **options)
 
 
 def _gpu_counts_differ(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
@@ -49,39 +32,21 @@ def _gpu_counts_differ(results: CampaignResults, others: Sequence[RunCurve]) -> 
     return bool(ours) and any(other.gpu_count and other.gpu_count != ours for other in others)
 
 
-SAME_GPUS = "no run on another number of GPUs to compare with"
+TTFT, DECODE = (_lazy("metric", "metric_figure", metric=metric) for metric in ("ttft_s", "decode_tok_s"))
+TTFT_PER_GPU = _lazy("metric", "metric_figure", metric="ttft_s", per_gpu=True)
+DECODE_PER_GPU = _lazy("metric", "metric_figure", metric="decode_tok_s", per_gpu=True)
+LIMITS, HAS_LIMITS = _lazy("limits", "limits_figure"), _lazy("limits", "our_shares")
+PER_GPU: Any = {"shows": _gpu_counts_differ, "empty": SAME_GPUS, "compares": True}
 BEFORE_MODES = (
-    FigureSpec("ttft", "Time to first token against prompt length", _metric("ttft_s")),
-    FigureSpec("decode", "Decode throughput against prompt length", _metric("decode_tok_s"), synthetic=BOTH),
-    # The plan's rule draws it from numbers that nobody measured.
+    FigureSpec("ttft", "Time to first token against prompt length", TTFT),
+    FigureSpec("decode", "Decode throughput against prompt length", DECODE, synthetic=BOTH),
+    # The plan's rule draws it, from numbers that nobody measured.
     FigureSpec("kv_footprint", "KV footprint against context length (the plan)", synthetic=()),
-    FigureSpec(
-        "limits",
-        "Distance to the hardware's limit",
-        _draw_limits,
-        _has_limits,
-        "nothing measured, or no limit of this hardware is known",
-        synthetic=BOTH,
-    ),
+    FigureSpec("limits", "Distance to the hardware's limit", LIMITS, HAS_LIMITS, NO_LIMITS, synthetic=BOTH),
 )
 AFTER_MODES = (
-    FigureSpec(
-        "ttft_per_gpu",
-        "Time to first token × GPUs, normalised per GPU",
-        _metric("ttft_s", per_gpu=True),
-        _gpu_counts_differ,
-        SAME_GPUS,
-        compares=True,
-    ),
-    FigureSpec(
-        "decode_per_gpu",
-        "Decode throughput per GPU",
-        _metric("decode_tok_s", per_gpu=True),
-        _gpu_counts_differ,
-        SAME_GPUS,
-        compares=True,
-        synthetic=BOTH,
-    ),
+    FigureSpec("ttft_per_gpu", "Time to first token × GPUs, normalised per GPU", TTFT_PER_GPU, **PER_GPU),
+    FigureSpec("decode_per_gpu", "Decode throughput per GPU", DECODE_PER_GPU, **PER_GPU, synthetic=BOTH),
 )
 
 
@@ -93,24 +58,24 @@ def campaign_figures(modes: Iterable[str], compares: bool) -> tuple[FigureSpec, 
 
 def figure_files(modes: Iterable[str], compares: bool) -> list[str]:
     """Return the names of the files that `draw_all` writes for such a campaign: ttft.png, ttft.svg and so on."""
-    drawn = (figure for figure in campaign_figures(modes, compares) if figure.draw)
-    return [f"{figure.name}{suffix}" for figure in drawn for suffix in SUFFIXES]
-
-
-def shown_figures(results: CampaignResults, others: Sequence[RunCurve]) -> list[FigureSpec]:
-    """Return the figures that have something to show."""
-    return [figure for figure in _figures(results, others) if _shows(figure, results, others)]
-
-
-def _shows(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve]) -> bool:
-    try:
-        return figure.shows(results, others)
-    except Exception:  # its file says so
-        return True
+    drawn = (figure.name for figure in campaign_figures(modes, compares) if figure.draw)
+    return [f"{name}{suffix}" for name in drawn for suffix in SUFFIXES]
 
 
 def _figures(results: CampaignResults, others: Sequence[RunCurve]) -> tuple[FigureSpec, ...]:
     return campaign_figures(results.recipe.get("modes") or results.modes, bool(others))
+
+
+def shown_figures(results: CampaignResults, others: Sequence[RunCurve]) -> list[FigureSpec]:
+    """Return the figures that have something to show, or whose file says why they could not be drawn."""
+
+    def shows(figure: FigureSpec) -> bool:
+        try:
+            return bool(figure.shows(results, others))
+        except Exception:
+            return True
+
+    return [figure for figure in _figures(results, others) if shows(figure)]
 
 
 def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path | str) -> list[str]:
@@ -133,9 +98,7 @@ def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path
     return written
 
 
-def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve]) -> "Figure":
-    from longctx.report.figures.look import empty_figure
-
+def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve]) -> Any:
     reason = figure.empty
     try:
         if figure.draw and figure.shows(results, others):
@@ -143,4 +106,4 @@ def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurv
     except Exception as error:
         reason = f"this figure could not be drawn: {type(error).__name__}"
         logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
-    return empty_figure(figure.caption, results.subtitle, reason)
+    return _lazy("look", "empty_figure")(figure.caption, results.subtitle, reason)

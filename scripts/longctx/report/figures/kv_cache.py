@@ -19,7 +19,6 @@ from longctx.results.campaign_results import RANDOM_WEIGHTS
 from longctx.units import human_bytes, human_length
 
 CURVES = (("bfloat16", "BF16", palette.VERMILLION), ("fp8", "FP8", palette.BLUE))
-_BOX: dict[str, Any] = {"boxstyle": "square,pad=0.1", "fc": palette.PAPER, "ec": "none", "alpha": 0.8}
 
 
 def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longest: int = 2**40) -> int | None:
@@ -95,7 +94,7 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     text = f"{label}, {human_bytes(size)}"
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": _BOX}
+    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
     place: dict[str, Any] = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
     axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
 
@@ -110,7 +109,7 @@ def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, h
     upwards, named = highest_line > 30 * size, list(axes.texts)
     text = f"operating point: {human_length(longest)}\n{human_bytes(size)} in {kv_dtype}"
     arrow = {"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)}
-    box = _BOX | {"boxstyle": "square,pad=0.15", "alpha": 0.9}
+    box = style.paper_box(0.15, alpha=0.9)
     look: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5, "arrowprops": arrow, "bbox": box}
     place: dict[str, Any] = {"ha": "right", "va": "bottom" if upwards else "top"}
     note = axes.annotate(text, (longest, size), (0, 0), textcoords="offset points", **look, **place)

@@ -40,8 +40,8 @@ def limits_figure(results: CampaignResults, others: Sequence[RunCurve]) -> Figur
     return figure
 
 
-def our_shares(results: CampaignResults) -> list[tuple[Look, Shares]]:
-    """Return the shares of the limits that this run reached, in drawing order."""
+def our_shares(results: CampaignResults, others: Sequence[RunCurve] = ()) -> list[tuple[Look, Shares]]:
+    """Return the shares of the limits that this run alone reached, in drawing order."""
     series = []
     for mode in reversed(MODES):
         for look, column in report_facet(mode).limit_series:

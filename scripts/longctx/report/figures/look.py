@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -50,20 +51,9 @@ def mark_empty(axes: Axes, summary: Sequence[Row], metric: str) -> bool:
             states[emptiness(rows, metric)].append(length)
     for state, marker, colour in EMPTY:
         if x := states.get(state):
-            axes.plot(
-                x,
-                [0.035] * len(x),
-                transform=axes.get_xaxis_transform(),
-                linestyle="",
-                marker=marker,
-                markersize=7,
-                color=colour,
-                markerfacecolor="none",
-                markeredgewidth=1.8,
-                label=state,
-                clip_on=False,
-                zorder=4,
-            )
+            place: Any = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
+            look: Any = {"markersize": 7, "markerfacecolor": "none", "markeredgewidth": 1.8, "linestyle": ""}
+            axes.plot(x, [0.035] * len(x), label=state, marker=marker, color=colour, **look, **place)
     if states:
         low, high = axes.get_ylim()
         axes.set_ylim(low / (high / low) ** 0.08, high)
@@ -81,16 +71,8 @@ def emptiness(rows: Sequence[Row], metric: str) -> str:
 
 
 def write_in_the_middle(axes: Axes, text: str) -> None:
-    axes.text(
-        0.5,
-        0.5,
-        text,
-        transform=axes.transAxes,
-        ha="center",
-        color=palette.MUTED,
-        fontsize=12,
-        bbox={"boxstyle": "square,pad=0.2", "fc": palette.PAPER, "ec": "none"},
-    )
+    look: Any = {"ha": "center", "color": palette.MUTED, "fontsize": 12, "bbox": style.paper_box(0.2)}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **look)
 
 
 def empty_figure(title: str, subtitle: str, text: str) -> Figure:

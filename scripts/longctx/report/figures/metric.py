@@ -5,6 +5,7 @@ diamond where its prefill went on from a checkpoint (no cold TTFT), a square whe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synth
 from longctx.report.mode import report_facet
 from longctx.report.palette import Look
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.comparison import per_gpu as divided_by_gpus
+from longctx.results.comparison import per_gpu as per_gpu_values
 from longctx.results.curves import RunCurve, limits_from_summary
 from longctx.results.statistics import Description
 
@@ -32,106 +33,100 @@ METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throug
 DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 
 
-def metric_figure(
-    results: CampaignResults, others: Sequence[RunCurve], metric: str, *, per_gpu: bool = False
-) -> Figure:
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """Axes on which a metric is drawn; per_gpu: as GPU-seconds, or tok/s of one GPU."""
+
+    axes: Axes
+    metric: str
+    per_gpu: bool
+
+    def scale(self, values: Description, gpu_count: int | None) -> Description:
+        return per_gpu_values(values, self.metric, gpu_count) if self.per_gpu else values
+
+    def errorbars(self, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
+        known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
+        if known:
+            x, y, std = zip(*known, strict=True)
+            # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
+            low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
+            self.axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
+
+
+def metric_figure(results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool = False) -> Figure:
     """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
 
     With fits, bounds, other curves, and rungs without a value; `per_gpu` gives GPU-seconds, or tok/s of one GPU.
     """
-    title = METRIC_TITLES[metric] + (" × GPUs" if per_gpu and metric == "ttft_s" else " per GPU" if per_gpu else "")
+    is_ttft = metric == "ttft_s"
+    title = METRIC_TITLES[metric] + (" × GPUs" if per_gpu and is_ttft else " per GPU" if per_gpu else "")
     figure, axes = style.new(f"{title} against prompt length", results.subtitle)
-    lengths: set[int] = set()
+    plot, lengths = _Plot(axes, metric, per_gpu), set[int]()
     for mode in DRAWING_ORDER:
-        if campaign_facet(mode).measures_ttft or metric != "ttft_s":
-            lengths |= _draw_mode(axes, results, mode, metric, per_gpu)
-    for other, colour, marker in looks(others):
-        lengths |= _draw_other(axes, other, metric, per_gpu, colour, marker)
-    _draw_bounds(axes, results, others, metric, per_gpu)
+        if campaign_facet(mode).measures_ttft or not is_ttft:
+            lengths |= _draw_mode(plot, results, mode)
+    for other in looks(others):
+        lengths |= _draw_other(plot, *other)
+    _draw_bounds(plot, results, others)
     if not per_gpu:
         _draw_fit(axes, results.fits, metric)
         _mark_late(axes, results, metric)
     if not axes.containers:
         write_in_the_middle(axes, "nothing measured")
     style.length_axis(axes, sorted(lengths))
-    if metric == "ttft_s":
+    if is_ttft:
         style.time_axis(axes, "GPU-time to first token" if per_gpu else "Time to first token (client)")
     else:
         rate_axis(axes, "Decode throughput (tokens/s per GPU)" if per_gpu else "Decode throughput (tokens/s)")
     foot = 0.08 if mark_empty(axes, results.summary, metric) else 0.0
-    if metric == "ttft_s":
-        _legend(axes, loc="upper left")
-    else:
-        _legend(axes, loc="lower left", bbox_to_anchor=(0, foot))
+    _legend(axes, **({"loc": "upper left"} if is_ttft else {"loc": "lower left", "bbox_to_anchor": (0, foot)}))
     mark_synthetic(axes, results)
     return figure
 
 
-def _draw_mode(axes: Axes, results: CampaignResults, mode: str, metric: str, per_gpu: bool) -> set[int]:
+def _draw_mode(plot: _Plot, results: CampaignResults, mode: str) -> set[int]:
     """Draw our points of a mode and return its lengths, measured or not."""
-    rows = results.of_mode(mode)
-    points = [
-        (row["length"], Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]))
-        for row in rows
-    ]
-    if per_gpu:
-        points = [(length, divided_by_gpus(values, metric, results.gpu_count)) for length, values in points]
-    _errorbars(axes, points, report_facet(mode).look, zorder=3)
-    return {row["length"] for row in rows}
+    names = [f"{plot.metric}_{name}" for name in ("n", "mean", "std")]
+    rows = {row["length"]: [row[name] for name in names] for row in results.of_mode(mode)}
+    points = [(n, plot.scale(Description(k or 0, mean, std), results.gpu_count)) for n, (k, mean, std) in rows.items()]
+    plot.errorbars(points, report_facet(mode).look, zorder=3)
+    return set(rows)
 
 
-def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
-    known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
-    if known:
-        x, y, std = zip(*known, strict=True)
-        # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
-        low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
-        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
-
-
-def _draw_bounds(axes: Axes, results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool) -> None:
-    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(limits_from_summary(results.summary), metric, results.gpu_count, per_gpu)
-    label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
-    _draw_bound(axes, ours, label, palette.MUTED)
-    for other, colour, _ in looks(others):
-        theirs = _bounds(other.limits, metric, other.gpu_count, per_gpu)
-        differences = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
-        if not differences or max(differences) >= SAME_LIMIT:
-            _draw_bound(axes, theirs, f"limit of {other.name}", colour)
-
-
-def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, per_gpu: bool) -> dict[int, float]:
-    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
-    bounds = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
-    if per_gpu:
-        bounds = {n: divided_by_gpus(bound, metric, gpus) for n, bound in bounds.items()}
-    return {n: bound.mean for n, bound in bounds.items() if bound.mean}
-
-
-def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str) -> None:
-    if bounds:
-        x, y = list(bounds), list(bounds.values())
-        # A line through one point shows nothing.
-        marker = "_" if len(x) == 1 else ""
-        axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
-
-
-def _draw_other(axes: Axes, other: RunCurve, metric: str, per_gpu: bool, colour: str, marker: str) -> set[int]:
+def _draw_other(plot: _Plot, other: RunCurve, colour: str, marker: str) -> set[int]:
     """Overlay another run's points, hollow and under our own; return the lengths that have one."""
     drawn: set[int] = set()
     for mode in MODES:
-        overlay = report_facet(mode).overlay
-        if overlay is None:
-            continue
-        points = []
-        for length, point in sorted(other.of_mode(mode).items()):
-            values: Description = getattr(point, metric)
-            points.append((length, divided_by_gpus(values, metric, other.gpu_count) if per_gpu else values))
-        label = other.name + overlay.note + synthetic_note(other)
-        _errorbars(axes, points, Look(label, colour, marker, overlay.size, hollow=True), zorder=2.5)
-        drawn |= {length for length, values in points if values.mean}
+        if overlay := report_facet(mode).overlay:
+            curve = sorted(other.of_mode(mode).items())
+            points = [(n, plot.scale(getattr(point, plot.metric), other.gpu_count)) for n, point in curve]
+            label = other.name + overlay[0] + synthetic_note(other)
+            plot.errorbars(points, Look(label, colour, marker, overlay[1], hollow=True), zorder=2.5)
+            drawn |= {length for length, values in points if values.mean}
     return drawn
+
+
+def _draw_bounds(plot: _Plot, results: CampaignResults, others: Sequence[RunCurve]) -> None:
+    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
+    ours = _bounds(plot, limits_from_summary(results.summary), results.gpu_count)
+    label = "least time the hardware allows" if plot.metric == "ttft_s" else "most the memory bandwidth allows"
+    lines = [(ours, label, palette.MUTED)]
+    for other, colour, _ in looks(others):
+        theirs = _bounds(plot, other.limits, other.gpu_count)
+        differences = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
+        if not differences or max(differences) >= SAME_LIMIT:
+            lines.append((theirs, f"limit of {other.name}", colour))
+    for bounds, label, colour in lines:
+        if bounds:
+            # A line through one point shows nothing.
+            dashed: Any = {"ls": (0, (5, 3)), "lw": 1.2, "marker": "_" if len(bounds) == 1 else "", "markersize": 16}
+            plot.axes.plot(list(bounds), list(bounds.values()), color=colour, label=label, zorder=2, **dashed)
+
+
+def _bounds(plot: _Plot, known: Mapping[int, Limit], gpu_count: int | None) -> dict[int, float]:
+    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
+    bounds = {n: plot.scale(Description(1, getattr(known[n], plot.metric)), gpu_count) for n in sorted(known)}
+    return {n: bound.mean for n, bound in bounds.items() if bound.mean}
 
 
 def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
@@ -144,17 +139,14 @@ def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
     x = [fit["length_min"] * (fit["length_max"] / fit["length_min"]) ** (i / 60) for i in range(-6, 67)]
     if metric == "ttft_s":
         y = [fit["coefficient"] * length ** fit["exponent"] for length in x]
-        label = f"fit L^{fit['exponent']:.2f} over {_span(fit)} (R² {fit['r2']:.4f})"
+        span = f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
+        label = f"fit L^{fit['exponent']:.2f} over {span} (R² {fit['r2']:.4f})"
     else:
         x = [length for length in x if fit["intercept_s"] + fit["slope_s"] * length > 0]
         y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
         label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
         label += f" (R² {fit['r2']:.4f})"
     axes.plot(x, y, linestyle=":", linewidth=1.3, color=palette.INK, label=label, zorder=4, scaley=False)
-
-
-def _span(fit: Row) -> str:
-    return f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
 
 
 def rate_axis(axes: Axes, label: str) -> None:
@@ -182,21 +174,9 @@ def _legend(axes: Axes, **options: Any) -> None:
 
 def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
     """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
-    late = [
-        (row["length"], row["ttft_s_mean"])
-        for mode in DRAWING_ORDER
-        for row in results.of_mode(mode)
-        if metric == "ttft_s" and row["ttft_s_mean"] and "client_starved" in (row.get("reasons") or ())
-    ]
-    if late:
-        axes.plot(
-            *zip(*late, strict=True),
-            linestyle="",
-            marker="o",
-            markersize=12,
-            markerfacecolor="none",
-            markeredgecolor=palette.VERMILLION,
-            markeredgewidth=1.4,
-            label="late: the client waited for a processor",
-            zorder=5,
-        )
+    rows = [row for mode in DRAWING_ORDER for row in results.of_mode(mode) if row["ttft_s_mean"]]
+    late = [(row["length"], row["ttft_s_mean"]) for row in rows if "client_starved" in (row.get("reasons") or ())]
+    if late and metric == "ttft_s":
+        ring: Any = {"markeredgecolor": palette.VERMILLION, "markeredgewidth": 1.4, "markerfacecolor": "none"}
+        label = "late: the client waited for a processor"
+        axes.plot(*zip(*late, strict=True), linestyle="", marker="o", markersize=12, label=label, zorder=5, **ring)
