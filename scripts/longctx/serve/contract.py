@@ -75,23 +75,23 @@ def _entry(setting: str, asked: Any, report: ServerReport, name: str) -> dict[st
 
 
 def _same(asked: Any, actual: Any) -> bool:
+    if not isinstance(asked, str):
+        return bool(asked == actual)
     aliases = {"fp8": "fp8_e4m3"}
-    if isinstance(asked, str):
-        asked, actual = asked.casefold(), str(actual).casefold()
-        return bool(aliases.get(asked, asked) == aliases.get(actual, actual))
-    return bool(asked == actual)
+    first, second = (aliases.get(text, text) for text in (asked.casefold(), str(actual).casefold()))
+    return first == second
 
 
 def _version_entry(package: str, wanted: str, report: ServerReport) -> dict[str, Any]:
     """Compare a version with a specifier ('==0.25.1', '>=0.1.19.post2'); local parts like +cpu are ignored."""
     name = f"{package}_version"
-    actual = report.get(name)
+    entry = _entry(name, wanted, report, name)
     try:
         specifiers = SpecifierSet(wanted if wanted[:1] in "=<>!~" else f"=={wanted}", prereleases=True)
     except InvalidSpecifier as error:
         raise ConfigError(f"versions.{package}: {wanted!r} is not a version like 0.25.1 or >=0.25.1") from error
     try:
-        ok = None if actual is None else specifiers.contains(str(actual).split("+")[0])
+        ok = None if entry["actual"] is None else specifiers.contains(str(entry["actual"]).split("+")[0])
     except InvalidVersion:
         ok = None
-    return {"setting": name, "asked": wanted, "actual": actual, "source": report.sources.get(name, UNPROVEN), "ok": ok}
+    return entry | {"ok": ok}

@@ -3,6 +3,7 @@
 Every reader returns only what is said; what is not said is absent (None in the facts), never guessed.
 """
 
+import contextlib
 import json
 import re
 import subprocess
@@ -116,10 +117,8 @@ def root_cause_line(lines: Iterable[str]) -> str:
 def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:
     """Return whether vLLM refused max_model_len for want of KV cache, and the largest length it would take, if said."""
     text = "\n".join(lines)
-    for pattern in KV_LIMIT:
-        if found := pattern.search(text):
-            return True, _number(found[1])
-    return False, None
+    match = next(filter(None, (pattern.search(text) for pattern in KV_LIMIT)), None)
+    return match is not None, _number(match[1]) if match else None
 
 
 def jit_lines(lines: Iterable[str]) -> list[str]:
@@ -131,11 +130,8 @@ def read_log(lines: list[str]) -> dict[str, Any]:
     """Return the facts that vLLM's start-up log tells; of a value said twice, the later one."""
     facts: dict[str, Any] = _engine_config(lines) | _arguments(lines)
     for name, patterns in LOG_FACTS.items():
-        for pattern in patterns:
-            found = [match[1] for line in lines if (match := pattern.search(line))]
-            if found:
-                facts[name] = int(found[-1]) if found[-1].isdigit() else found[-1]
-                break
+        if last := next(filter(None, (_last(pattern, lines) for pattern in patterns)), None):
+            facts[name] = int(last[1]) if last[1].isdigit() else last[1]
     if facts.get("kv_cache_dtype") == "auto" and "dtype" in facts:
         facts["kv_cache_dtype"] = facts["dtype"]
     if facts.get("device_config") == "cpu":
@@ -199,15 +195,15 @@ def package_versions(probe: list[str] | None) -> dict[str, Any]:
 
 def _engine_config(lines: list[str]) -> dict[str, Any]:
     """Return the fields of the line 'Initializing a V1 LLM engine … with config: a=1, b=…' under our names."""
-    line = next((found[1] for text in lines if (found := ENGINE_CONFIG.search(text))), "")
+    line = next((match[1] for text in lines if (match := ENGINE_CONFIG.search(text))), "")
     config: dict[str, Any] = {}
     for name, kind in CONFIG_FIELDS.items():
-        if found := re.search(rf"\b{name}=([^,)\s]+)", line):
-            config[name] = found[1] == "True" if kind is bool else kind(found[1].removeprefix("torch."))
-    if found := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
-        config["cudagraph_mode"] = found[1]
-    if found := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
-        config["max_num_batched_tokens"] = max(map(int, found[1].split(",")))  # the last range ends at the chunk size
+        if match := re.search(rf"\b{name}=([^,)\s]+)", line):
+            config[name] = match[1] == "True" if kind is bool else kind(match[1].removeprefix("torch."))
+    if match := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
+        config["cudagraph_mode"] = match[1]
+    if match := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
+        config["max_num_batched_tokens"] = max(map(int, match[1].split(",")))  # the last range ends at the chunk size
     config["max_model_len"] = config.pop("max_seq_len", None)
     config["prefix_caching"] = config.pop("enable_prefix_caching", None)
     return config
@@ -215,7 +211,7 @@ def _engine_config(lines: list[str]) -> dict[str, Any]:
 
 def _arguments(lines: list[str]) -> dict[str, Any]:
     """Return what the line 'non-default args' says of settings that vLLM logs nowhere else."""
-    line = next((found[1] for text in lines if (found := ARGUMENTS.search(text))), "")
+    line = next((match[1] for text in lines if (match := ARGUMENTS.search(text))), "")
     matches = {name: re.search(rf"'{name}': (\d+)", line) for name in ("max_num_seqs", "max_num_batched_tokens")}
     return {name: int(match[1]) for name, match in matches.items() if match}
 
@@ -226,15 +222,18 @@ def _logged_capacity(lines: list[str]) -> int | None:
     Before 0.25 the logged size ignored that layers of hybrid models differ; concurrency times length is always right,
     but rounded to two decimals. So the size counts only where both agree within that rounding.
     """
-    sizes = [_number(match[1]) for line in lines if (match := KV_SIZE.search(line))]
-    ratios = [(_number(match[1]) or 0, float(match[2])) for line in lines if (match := CONCURRENCY.search(line))]
-    size = sizes[-1] if sizes else None
-    if not ratios:
+    logged, concurrency = _last(KV_SIZE, lines), _last(CONCURRENCY, lines)
+    size = _number(logged[1]) if logged else None
+    if concurrency is None:
         return size
-    length, ratio = ratios[-1]
+    length, ratio = _number(concurrency[1]) or 0, float(concurrency[2])
     if size is not None and abs(size - ratio * length) <= 0.006 * length:
         return size
     return int((ratio - 0.005) * length)
+
+
+def _last(pattern: re.Pattern[str], lines: list[str]) -> re.Match[str] | None:
+    return next(filter(None, (pattern.search(line) for line in reversed(lines))), None)
 
 
 def _labelled_capacity(labels: Mapping[str, str], max_model_len: int | None) -> int | None:
@@ -257,11 +256,10 @@ def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(http: httpx.Client, path: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(_text(http, path) or "{}")
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+    with contextlib.suppress(ValueError):
+        answer = json.loads(_text(http, path))
+        return answer if isinstance(answer, dict) else {}
+    return {}
 
 
 def _text(http: httpx.Client, path: str) -> str:

@@ -7,7 +7,7 @@ documentation. Series of several engines are added up. What a server does not re
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -155,22 +155,13 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
     """Return what grew between two readings; void where either is missing or the server restarted between."""
     if before is None or after is None:
         return Window(void="no server metrics" if before is None else "the server's metrics stopped during the request")
-    shared = [
-        name
-        for name, metric in after.sources.items()
-        if before.sources.get(name) == metric and name in {field.name for field in fields(Window)}
-    ]
-    restarted = before.process_start != after.process_start
-    if restarted or any(after.counters[name] < before.counters[name] for name in shared):
+    shared = [name for name, metric in after.sources.items() if before.sources.get(name) == metric]
+    grown: dict[str, Any] = {name: after.counters[name] - before.counters[name] for name in shared}
+    if before.process_start != after.process_start or any(growth < 0 for growth in grown.values()):
         return Window(void="the server's counters began anew, or another server's were read")
+    grown = {name: growth if name.endswith("_s") else round(growth) for name, growth in grown.items()}
     record = {
         name: {"metric": after.sources[name], "before": before.counters[name], "after": after.counters[name]}
-        for name in shared
-    }
-    grown: dict[str, Any] = {
-        name: (after.counters[name] - before.counters[name])
-        if name.endswith("_s")
-        else round(after.counters[name] - before.counters[name])
         for name in shared
     }
     running = max((running for running in (before.running, after.running) if running is not None), default=None)

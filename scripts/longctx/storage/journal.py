@@ -6,6 +6,7 @@ Before each request a little disk space is held back, so that a disk that fills 
 its row.
 """
 
+import contextlib
 import errno
 import os
 import zlib
@@ -121,11 +122,11 @@ class Journal:
 
     def _release(self) -> bool:
         """Give the space held back to whoever writes next; return whether there was any."""
-        try:
-            os.unlink(self.reserve or "")
-        except OSError:
-            return False
-        return True
+        if self.reserve:
+            with contextlib.suppress(OSError):
+                self.reserve.unlink()
+                return True
+        return False
 
     def _trouble(self, error: OSError) -> JournalError:
         return JournalError(

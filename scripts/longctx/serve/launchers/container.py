@@ -6,9 +6,10 @@ ends no container. So each has a guard inside, which ends it where its standard 
 apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,14 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
     name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
-    run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
+    run = run_args(
+        engine,
+        chosen,
+        owner,
+        mounts,
+        [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)],
+        published,
+    )
     inside = host if published is None else "0.0.0.0"
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
@@ -150,18 +158,14 @@ def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[st
 
 def _options(options: Mapping[str, Any]) -> Options:
     known = {field.name for field in fields(Options)}
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
-    if not given.get("image"):
+    if not options.get("image"):
         raise _error("container.image is missing; name the image that has vLLM")
-    return Options(**given)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
+    return Options(**values)
 
 
 def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
     return [options.python, "-m", command_line.MODULE, *command_line.command(recipe, host, port)]
-
-
-def _pairs(env: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in env.items()]
 
 
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
@@ -189,8 +193,9 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
         recipe = replace(recipe, tokenizer=tokenizer)
         mounts += _with_links(Path(tokenizer))
     if recipe.kv_transfer_config:
-        recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
-        mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
+        absolute, roots = _absolute_roots(recipe.kv_transfer_config)
+        recipe = replace(recipe, kv_transfer_config=absolute)
+        mounts += [_same_path(root, read_only=False) for root in roots]
     mounts += [_parse_mount(text) for text in options.mounts]
     return recipe, list({mount.target: mount for mount in mounts}.values())
 
@@ -216,21 +221,17 @@ def _parse_mount(text: str) -> Mount:
     return Mount(path, rest[0] if rest else str(path), mode == "ro")
 
 
-def _absolute_roots(value: Any) -> Any:
-    """Return a copy of a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute."""
-    if isinstance(value, Mapping):
-        return {k: str(Path(v).resolve()) if k == "root_dir" else _absolute_roots(v) for k, v in value.items()}
-    return [_absolute_roots(part) for part in value] if isinstance(value, list) else value
+def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute, and these."""
+    roots: list[str] = []
 
+    def absolute(part: dict[str, Any]) -> dict[str, Any]:
+        if "root_dir" in part:
+            part["root_dir"] = str(Path(part["root_dir"]).resolve())
+            roots.append(part["root_dir"])
+        return part
 
-def _roots(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if "root_dir" in value:
-            yield value["root_dir"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _roots(part)
+    return json.loads(json.dumps(config), object_hook=absolute), roots
 
 
 def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
@@ -261,7 +262,7 @@ def _check_apptainer(options: Options) -> None:
         "runtime": options.runtime is not None,
         "network": options.network != "host",
     }
-    if names := [f"container.{name}" for name, given in unused.items() if given]:
+    if names := [f"container.{name}" for name, is_set in unused.items() if is_set]:
         raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
 
 

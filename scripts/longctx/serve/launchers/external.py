@@ -75,11 +75,9 @@ def _model(url: str, api_key: str | None, wanted: str | None) -> str:
 
 
 def _unreachable(url: str, error: Exception) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return (
-            f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
-        )
-    return f"external.url: no server answers at {url} ({error})"
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return f"external.url: no server answers at {url} ({error})"
+    return f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
 
 
 def _contract(recipe: Recipe, report: facts.ServerReport) -> list[dict[str, Any]]:

@@ -65,14 +65,12 @@ def cpu_name(cpuinfo: str | None = None) -> str | None:
     return match[1].strip() if match else platform.processor() or None
 
 
-def os_name(release: str | None = None) -> str | None:
+def os_name() -> str | None:
     """Return the system's name out of /etc/os-release."""
     try:
-        text = Path("/etc/os-release").read_text() if release is None else release
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
         return platform.system()
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
-    return match[1] if match else platform.system()
 
 
 def cuda_or_rocm() -> str | None:
