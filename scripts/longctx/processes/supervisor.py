@@ -17,9 +17,9 @@ from typing import Self
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import MARKER, marked, this_process
+from longctx.processes.identity import MARKER, this_process
 from longctx.processes.launch import Launch, Ownership
-from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_marked, recorded_memory
+from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_unreaped
 from longctx.redaction import MASK, secret_variables
 
 
@@ -95,13 +95,7 @@ class SupervisedProcess:
             self._reaper.stdout.close()
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
-        memory = recorded_memory(self._record_path, marked(self._owner_id))
-        left = end_marked(self._owner_id, self._launch.stop_commands if self._record_path.exists() else [])
-        reaper.free_shared_memory(memory)
-        reaper.remove_sockets(self._launch.sockets)
-        if not left:
-            self._record_path.unlink(missing_ok=True)
-        return left
+        return end_unreaped(self._record_path, self._owner_id, self._launch.stop_commands, self._launch.sockets)
 
     def describe_exit(self) -> str:
         """Return how the program ended, for a sentence that begins with its name."""

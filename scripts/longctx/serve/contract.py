@@ -27,11 +27,6 @@ def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["ok"] is False]
 
 
-def unverified(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries that the server says nothing about."""
-    return [entry for entry in entries if entry["ok"] is None]
-
-
 def enforce(entries: list[dict[str, Any]]) -> None:
     """Raise ServerError(reason='contract') naming each contradicted setting, what was asked and what is."""
     if contradicted := violated(entries):

@@ -235,7 +235,7 @@ def test_the_command_line_of_the_published_recipe() -> None:
         "--seed 1",
     ):
         assert part in words
-    for absent in ("--disable-custom-all-reduce", "--enforce-eager", "--tokenizer", "--data-parallel", "None"):
+    for absent in ("--disable-custom-all-reduce", "--enforce-eager", "--data-parallel", "None"):
         assert absent not in words
     assert environment(recipe)["A"] == "1"
     assert environment(recipe)["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
@@ -247,7 +247,6 @@ def test_every_flag_is_one_that_vllm_has(version: str) -> None:
         model="m",
         served_name="m",
         max_model_len=1,
-        tokenizer="t",
         revision="r",
         trust_remote_code=True,
         data_parallel_size=2,

@@ -188,10 +188,6 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
         cache.mkdir(parents=True, exist_ok=True)
         recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
         mounts.append(_same_path(cache, read_only=False))
-    if recipe.tokenizer and Path(recipe.tokenizer).is_dir():
-        tokenizer = str(Path(recipe.tokenizer).resolve())
-        recipe = replace(recipe, tokenizer=tokenizer)
-        mounts += _with_links(Path(tokenizer))
     if recipe.kv_transfer_config:
         absolute, roots = _absolute_roots(recipe.kv_transfer_config)
         recipe = replace(recipe, kv_transfer_config=absolute)
