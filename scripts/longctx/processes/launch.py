@@ -8,11 +8,16 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The ownership of one server start. `id` is its own: use it in container names ('longctx-<id>') and labels."""
+    """The ownership of one server start. `id` is its own."""
 
     id: str
     campaign: str
     run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """The name that this start's container, or folder of sockets, has, and nobody else's."""
+        return f"longctx-{self.id}"
 
     @classmethod
     def new(cls, campaign: str, run_dir: Path) -> Self:

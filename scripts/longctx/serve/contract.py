@@ -22,14 +22,9 @@ def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
     return entries + [_version_entry(package, wanted, report) for package, wanted in sorted(recipe.versions.items())]
 
 
-def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries that the server contradicts."""
-    return [entry for entry in entries if entry["ok"] is False]
-
-
 def enforce(entries: list[dict[str, Any]]) -> None:
     """Raise ServerError(reason='contract') naming each contradicted setting, what was asked and what is."""
-    if contradicted := violated(entries):
+    if contradicted := [entry for entry in entries if entry["ok"] is False]:
         listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in contradicted)
         raise ServerError(f"the server runs with other settings than were asked for: {listed}", "contract")
 

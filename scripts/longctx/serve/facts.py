@@ -183,13 +183,11 @@ def collect(
 
 def package_versions(probe: list[str] | None) -> dict[str, Any]:
     """Return the versions of torch and AITER installed beside the server, asked without importing them."""
-    if probe is None:
-        return {}
-    try:
-        done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
+    answer: dict[str, Any] = {}
+    if probe:
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+            done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
+            answer = json.loads(done.stdout)
     return answer
 
 

@@ -30,11 +30,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "ttft_s": ("vllm:time_to_first_token_seconds_sum", "sglang:time_to_first_token_seconds_sum"),
     "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
     "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "requests": (
-        "vllm:request_success_total",
-        "vllm:e2e_request_latency_seconds_count",
-        "sglang:num_requests_total",
-    ),
+    "requests": ("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count", "sglang:num_requests_total"),
     # vLLM's older gpu_prefix_cache_hits counted blocks before it counted tokens, so it is not among these.
     "cached_tokens": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
     "external_hit_tokens": ("vllm:external_prefix_cache_hits_total",),

@@ -172,14 +172,9 @@ def _write(path: Path, line: bytes) -> None:
             # A half-written line would swallow the next record: take it back.
             file.truncate(start)
             raise
-    if new:
-        for folder in (path.parent, path.parent.parent):
-            _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    for folder in (path.parent, path.parent.parent) if new else ():
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -16,21 +16,13 @@ def git_revision() -> str:
 
     A copy without history says LONGCTX_GIT_REVISION, or 'unknown'.
     """
-    here = Path(__file__).parent
     if copied_from := os.environ.get("LONGCTX_GIT_REVISION"):
         return copied_from
+    command, here = ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"], Path(__file__).parent
     try:
-        out = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
+        return subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True, timeout=20).strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return out.stdout.strip()
 
 
 def stable_hash(value: Any) -> str:

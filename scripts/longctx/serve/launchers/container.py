@@ -82,7 +82,6 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
         probe = [*apptainer_args(chosen, [], home), chosen.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
-    name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
     run = run_args(
@@ -97,17 +96,12 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
         env=os.environ | secrets,
-        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
-        probe=[engine, "exec", name, chosen.python],
+        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]],
+        probe=[engine, "exec", owner.name, chosen.python],
         facts=facts,
         server_env=plain | secrets,
         holds_stdin=True,
     )
-
-
-def container_name(owner: Ownership) -> str:
-    """The one name that this start's container has, and nobody else's."""
-    return f"longctx-{owner.id}"
 
 
 def run_args(
@@ -119,7 +113,7 @@ def run_args(
     published: address:port:port, or None on the host's network.
     """
     flags: dict[str, list[str | None]] = {
-        "--name": [container_name(owner)],
+        "--name": [owner.name],
         "--label": [f"longctx.campaign={owner.campaign}", f"longctx.owner={owner.id}"],
         "--log-driver": ["none"],  # the log goes to our file only
         "--pull": ["never"],

@@ -18,6 +18,7 @@ from longctx.serve import contract, facts
 from longctx.serve.http import base_url, client
 from longctx.serve.machine import host
 from longctx.serve.server import Server
+from longctx.storage.schemas import HOST_FACTS
 
 
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
@@ -34,7 +35,7 @@ def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
         url=url,
         model=model,
         facts=report.server_facts(),
-        host_facts=host.host_facts() if _is_loopback(url) else host.no_host_facts(),
+        host_facts=host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS),
         contract=_contract(recipe, report),
         env_json="{}",
         api_key=api_key,

@@ -44,11 +44,6 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
     return {name: facts[name] for name in HOST_FACTS}
 
 
-def no_host_facts() -> dict[str, Any]:
-    """Return HOST_FACTS of a host that can't be looked at."""
-    return dict.fromkeys(HOST_FACTS)
-
-
 def environment_json(env: Mapping[str, str]) -> str:
     """Return the variables that can change a server's numbers as JSON, secret values masked wherever they stand."""
     secrets = secret_values(env)
