@@ -37,7 +37,7 @@ def follow(pid: int) -> None:
 
 
 def bound_cpus(pids: Iterable[int]) -> set[int]:
-    """Return the processors that are the only one of some thread of these processes."""
+    """Return the processors to which a thread of these processes is bound alone."""
     bound: set[int] = set()
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").glob("*"):

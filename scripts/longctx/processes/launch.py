@@ -1,4 +1,4 @@
-"""What is launched, and the ownership of it."""
+"""What is launched, and its ownership."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ class Ownership:
 
     @property
     def name(self) -> str:
-        """The name that this start's container, or folder of sockets, has, and nobody else's."""
+        """The unique name of this start's container and of its folder for sockets."""
         return f"longctx-{self.id}"
 
     @classmethod
     def new(cls, campaign: str, run_dir: Path) -> Self:
-        """Return one with an id of its own."""
+        """Return one with a new id."""
         return cls(uuid.uuid4().hex[:12], campaign, run_dir)
 
 

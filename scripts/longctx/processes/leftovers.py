@@ -1,4 +1,4 @@
-"""End what earlier runs of ours left behind, and nothing else."""
+"""Ends what earlier runs of ours left behind, and nothing else."""
 
 import contextlib
 import json
@@ -64,7 +64,7 @@ def end_unreaped(
 ) -> list[int]:
     """End a server whose reaper may be gone, and remove what it leaves; return the processes that resist SIGKILL.
 
-    unmarked: {pid: start_ticks} of what is told to end although it may lack the owner's mark.
+    unmarked: {pid: start_ticks} of processes that get SIGTERM although they may lack the owner's mark.
     """
     memory = reaper.shared_memory({*marked(owner_id), *unmarked})
     with contextlib.suppress(OSError, ValueError):

@@ -84,7 +84,7 @@ def free_shared_memory(files: dict[str, list[int]]) -> None:
 
 
 def remove_sockets(folder: str | None) -> None:
-    """Remove a folder made for a server's sockets; one that holds anything else stays, with that."""
+    """Remove a folder made for a server's sockets; where it holds anything else, it stays with that."""
     if folder:
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
@@ -95,7 +95,7 @@ def remove_sockets(folder: str | None) -> None:
 
 
 def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
-    """Run each stop command, whatever becomes of the one before."""
+    """Run each stop command, even if the one before failed."""
     for command in commands:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             null = subprocess.DEVNULL
@@ -155,10 +155,10 @@ def descendants_in(table: dict[int, tuple[int, str, int]], root: int) -> dict[in
 
 
 class SharedMemory:
-    """The shared memory of all below us, kept in the ownership record for the day that we are killed as well.
+    """The shared memory of all processes below this one, noted in the ownership record in case this one is killed too.
 
     A killed vLLM leaves its message queues (hundreds of MiB); vLLM 0.32 leaves the host memory of prefill checkpoints
-    (gigabytes) also when it is told to stop.
+    (gigabytes) even after SIGTERM.
     """
 
     def __init__(self, record_path: str) -> None:
@@ -216,13 +216,13 @@ class LogPump(threading.Thread):
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Tell the owner, if there still is one."""
+    """Send an event to the owner, if it still lives."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def wait_for_end(child: int, owner: int, wake: int, memory: SharedMemory) -> int | None:
-    """Return the child's exit code once it exits, or None once the owner lets go, dies or we are told to stop."""
+    """Return the child's exit code once it exits, or None once the owner closes the pipe, dies or sends SIGTERM."""
     watched = [0, wake]
     with contextlib.suppress(OSError):
         watched.append(os.pidfd_open(owner))
@@ -290,7 +290,7 @@ def prepare_process() -> int:
 
 
 def child_setup() -> None:
-    """In the child: default signals again, and SIGTERM if even the reaper is killed."""
+    """In the child: restore the default signals, and ask for SIGTERM if the reaper is killed."""
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -300,7 +300,7 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     wake = prepare_process()
     source, sink = os.pipe()
-    # The write end is nobody's but ours: the server's input ends when we do.
+    # Only this process has the write end: the server's input ends with it.
     stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
         secrets = [os.environ[name] for name in spec["secret_variables"]]

@@ -2,7 +2,7 @@
 
 Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, port,
 stop_commands, sockets; the reaper adds itself, pid and start of the server, and shared_memory. Times are clock ticks
-since boot, so that a reused process id is never mistaken. Nobody is ever found by port or by name.
+since boot, so that a reused process id is recognised. No process is ever found by port or by name.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from longctx.redaction import MASK, secret_variables
 
 
 class SupervisedProcess:
-    """A program that runs under the reaper: alive, how it ended, and how to end it. Made by `start`."""
+    """A program that runs under the reaper. Made by `start`, which waits until it runs."""
 
     def __init__(self, launch: Launch, owner_id: str, record_path: Path, process: "subprocess.Popen[bytes]") -> None:
         self.pid: int | None = None
@@ -127,7 +127,7 @@ class SupervisedProcess:
 
 
 def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -> None:
-    """Write the record, and after it, so that a later run knows of it, make the folder for the sockets."""
+    """Write the record, then make the folder for the sockets, so that a later run can find and remove it."""
     owner = this_process()
     record = {
         "id": ownership.id,

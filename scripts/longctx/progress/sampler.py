@@ -1,4 +1,4 @@
-"""How far a prefill is, when it will be done, and whether it still moves.
+"""Samples how far a prefill is and when it will be done.
 
 vLLM counts prompt tokens only when a prefill has ended, but its KV cache fills while it runs: usage times
 capacity is the tokens done. Attention makes late tokens cost more than early ones, so time left follows the cost

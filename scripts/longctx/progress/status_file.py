@@ -1,4 +1,4 @@
-"""A small file that says where a campaign stands, for people and programs outside Snakemake.
+"""The status file: a campaign's state for people and programs outside Snakemake.
 
 R/status.json: {format, campaign, run: {pid, start, boot, host}, points: {point: {state, reason}}, current: {point:
 {phase, tokens_done, …, pid, start, boot, host, updated_at}}}. A point is 'mode/length/pass'. Several writers (SLURM
@@ -36,7 +36,7 @@ def read_status(path: Path | str) -> dict[str, Any] | None:
 
 
 def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
-    """Say that this process is at work on a campaign, and which of its points are done, whatever the file said."""
+    """Write that this process is at work on a campaign, and which of its points are done."""
     with contextlib.suppress(OSError), _changing(path, campaign) as status:
         known, status["run"] = status["points"], this_process()
         states = {point: known.get(point, {}) for point in points}

@@ -1,6 +1,6 @@
-"""The contract: what was asked of a server against what it says it does.
+"""The contract: the settings that were asked of a server against those that it reports.
 
-An entry is {setting, asked, actual, source, ok}; ok is None where the server doesn't say ('unproven').
+An entry is {setting, asked, actual, source, ok}; ok is None where the server does not report the setting ('unproven').
 """
 
 import os
@@ -17,7 +17,7 @@ UNPROVEN = "unproven"
 
 
 def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
-    """Return one entry for each setting that the recipe asks for; settings left to vLLM's default are not asked."""
+    """Return one entry for each setting that the recipe asks for; a setting left to vLLM's default has none."""
     entries = [_entry(setting, asked, report, name) for setting, name, asked in _asked(recipe) if asked is not None]
     return entries + [_version_entry(package, wanted, report) for package, wanted in sorted(recipe.versions.items())]
 

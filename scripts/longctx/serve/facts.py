@@ -1,6 +1,6 @@
-"""What a server says of itself: in its log, its metrics, /version and /v1/models. Texts of vLLM 0.25.1 and 0.32.
+"""The facts that a server reports in its log, its metrics, /version and /v1/models. Texts of vLLM 0.25.1 and 0.32.
 
-Every reader returns only what is said; what is not said is absent (None in the facts), never guessed.
+A reader returns only what it has read. A fact that is not reported is absent (None in the report), never guessed.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ GENERIC = re.compile(
     r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
     r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
 )
-# what vLLM's API server says when its engine has ended; without a word of the engine's own, it was killed or crashed
+# vLLM's API server prints this when its engine has ended; without an error of the engine, it was killed or crashed
 ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
 LONGEST = 500  # characters of a log line in a message
 JIT = re.compile(
@@ -85,7 +85,7 @@ class ServerReport:
         return self.values.get(name)
 
     def server_facts(self) -> dict[str, Any]:
-        """Return a value for each name of schemas.SERVER_FACTS, None where nothing was said."""
+        """Return a value for each name of schemas.SERVER_FACTS, None where it was not reported."""
         return {name: self.values.get(name) for name in SERVER_FACTS}
 
 
@@ -115,19 +115,19 @@ def root_cause_line(lines: Iterable[str]) -> str:
 
 
 def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:
-    """Return whether vLLM refused max_model_len for want of KV cache, and the largest length it would take, if said."""
+    """Return whether max_model_len was refused for lack of KV cache, and the largest length that fits, if logged."""
     text = "\n".join(lines)
     match = next(filter(None, (pattern.search(text) for pattern in KV_LIMIT)), None)
     return match is not None, _number(match[1]) if match else None
 
 
 def jit_lines(lines: Iterable[str]) -> list[str]:
-    """Return the lines that tell of kernels compiled, tuned or captured while they were written."""
+    """Return the lines about kernels that were compiled, tuned or captured meanwhile."""
     return [clean(line) for line in lines if JIT.search(line) and "monitor activated" not in line]
 
 
 def read_log(lines: list[str]) -> dict[str, Any]:
-    """Return the facts that vLLM's start-up log tells; of a value said twice, the later one."""
+    """Return the facts in vLLM's start-up log; of a value that is logged twice, the later one."""
     facts: dict[str, Any] = _engine_config(lines) | _arguments(lines)
     for name, patterns in LOG_FACTS.items():
         if last := next(filter(None, (_last(pattern, lines) for pattern in patterns)), None):
@@ -158,7 +158,7 @@ def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[s
 def collect(
     url: str, lines: list[str], known: dict[str, Any], probe: list[str] | None = None, api_key: str | None = None
 ) -> ServerReport:
-    """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
+    """Ask a ready server at `url` (http://host:port) for its facts; `known` are those of launcher and owner."""
     with client(url, api_key) as http:
         model = _first_model(_json(http, "/v1/models"))
         version = _json(http, "/version")
@@ -208,7 +208,7 @@ def _engine_config(lines: list[str]) -> dict[str, Any]:
 
 
 def _arguments(lines: list[str]) -> dict[str, Any]:
-    """Return what the line 'non-default args' says of settings that vLLM logs nowhere else."""
+    """Return the settings of the line 'non-default args' that vLLM logs nowhere else."""
     line = next((match[1] for text in lines if (match := ARGUMENTS.search(text))), "")
     matches = {name: re.search(rf"'{name}': (\d+)", line) for name in ("max_num_seqs", "max_num_batched_tokens")}
     return {name: int(match[1]) for name, match in matches.items() if match}

@@ -1,4 +1,4 @@
-"""The journal: what a point has measured so far, on disk before the next request starts.
+"""The journal: all that a point has measured so far, on disk before the next request starts.
 
 One JSON record a line, each with its own checksum, appended and fsynced. Snakemake does not know the file, so no re-run
 deletes it. A torn last line (power cut, full disk) is dropped; a damaged line in the middle is skipped and counted.
@@ -26,7 +26,7 @@ PRECIOUS = ("trace", "row")
 
 
 class JournalError(LongctxError):
-    """The journal can't be written, so nothing measured from here on would be safe."""
+    """The journal cannot be written, so no further measurement would be safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Journal:
             raise self._trouble(error) from error
 
     def _release(self) -> bool:
-        """Give the space held back to whoever writes next; return whether there was any."""
+        """Free the space held back; return whether there was any."""
         if self.reserve:
             with contextlib.suppress(OSError):
                 self.reserve.unlink()

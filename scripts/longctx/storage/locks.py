@@ -58,9 +58,9 @@ class LockFile:
 
 @contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for an orphan to end; LongctxError says what is going on and whose it is.
+    """Hold a lock file, waiting for an orphan to end; LongctxError names its holder.
 
-    A file system without locks can't guard anything: there the block runs all the same.
+    On a file system without locks the block runs unguarded.
     """
     with LockFile(path) as lock:
         if lock.take(ORPHAN_GRACE_S) is False:

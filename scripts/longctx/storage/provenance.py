@@ -1,4 +1,4 @@
-"""What a file says of itself: format version, git revision, hashes."""
+"""Labels of files: format version, git revision, hashes."""
 
 import hashlib
 import os
@@ -31,7 +31,7 @@ def stable_hash(value: Any) -> str:
 
 
 def file_labels() -> dict[str, str]:
-    """Return what every file says of itself in its metadata: the format version and the git revision."""
+    """Return the labels in every file's metadata: the format version and the git revision."""
     return {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision()}
 
 

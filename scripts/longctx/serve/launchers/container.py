@@ -1,9 +1,9 @@
 """Launcher `container`: the same server in a podman, docker or apptainer container.
 
-podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
-Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
-ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
-apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
+podman and docker: a foreground `run` whose output is the server's log. The container has its owner's name and labels.
+It belongs to the engine: a cluster that ends all processes of a job does not end it. So a guard in the container ends
+it when its standard input closes, which happens when our side ends.
+apptainer has neither a daemon nor names: the container is a child process like a local server.
 """
 
 import json
@@ -49,7 +49,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the host, seen in the container at `target`."""
+    """A folder or file of the host; `target` is its path in the container."""
 
     source: Path
     target: str
@@ -60,7 +60,7 @@ class Mount:
 
 
 def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
-    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
+    """Return how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
 
     ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
     """
@@ -225,7 +225,7 @@ def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
-    """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
+    """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
     for mount in mounts:
         if not os.path.exists(mount.source):
             raise _error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")

@@ -1,4 +1,4 @@
-"""Container engines: which one is here, what an image is, and what an engine's error means."""
+"""Container engines: the installed one, its images, and the meaning of its errors."""
 
 import hashlib
 import json
@@ -67,7 +67,7 @@ def find_image(engine: str, name: str) -> Image:
 
 
 def own_limits(engine: str) -> list[str]:
-    """Return limits for podman, whose defaults some kernels refuse: our own hard limits, as far as podman's go."""
+    """Return limits for podman, whose defaults some kernels refuse: our hard limits, up to podman's."""
     if engine != "podman":
         return []
     files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))

@@ -22,7 +22,7 @@ ROCM_VERSION = Path("/opt/rocm/.info/version")
 
 
 def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -> dict[str, Any]:
-    """Return a value for each name of schemas.HOST_FACTS, None where this host doesn't say it.
+    """Return a value for each name of schemas.HOST_FACTS, None where this host does not report it.
 
     gpu_count: GPUs that a server of `ranks` ranks computes on, however many more it sees; where its ranks are not
     known, those that a server with `env` sees. 0 where there are none.
