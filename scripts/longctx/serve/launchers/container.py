@@ -84,14 +84,8 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
-    run = run_args(
-        engine,
-        chosen,
-        owner,
-        mounts,
-        [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)],
-        published,
-    )
+    variables = [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)]
+    run = run_args(engine, chosen, owner, mounts, variables, published)
     inside = host if published is None else "0.0.0.0"
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
