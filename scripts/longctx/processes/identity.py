@@ -1,4 +1,4 @@
-"""Who a process is: boot id, pid and start ticks; and whose, by the mark in its environment."""
+"""The identity of a process (boot id, pid and start ticks) and its owner (a mark in its environment)."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def boot_id() -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """Return what tells this process from every other, whatever becomes of the wall clock."""
+    """Return the identity of this process, which does not depend on the wall clock."""
     return {"pid": os.getpid(), "start": start_ticks(os.getpid()), "boot": boot_id(), "host": platform.node()}
 
 

@@ -1,4 +1,4 @@
-"""What is launched, and the ownership of it."""
+"""What is launched, and its ownership."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -8,15 +8,20 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The ownership of one server start. `id` is its own: use it in container names ('longctx-<id>') and labels."""
+    """The ownership of one server start. `id` is its own."""
 
     id: str
     campaign: str
     run_dir: Path
 
+    @property
+    def name(self) -> str:
+        """The unique name of this start's container and of its folder for sockets."""
+        return f"longctx-{self.id}"
+
     @classmethod
     def new(cls, campaign: str, run_dir: Path) -> Self:
-        """Return one with an id of its own."""
+        """Return one with a new id."""
         return cls(uuid.uuid4().hex[:12], campaign, run_dir)
 
 

@@ -2,7 +2,7 @@
 
 Record (run_dir/server-<id>.json): id, campaign, host, boot (the kernel's boot id), owner and owner_start, port,
 stop_commands, sockets; the reaper adds itself, pid and start of the server, and shared_memory. Times are clock ticks
-since boot, so that a reused process id is never mistaken. Nobody is ever found by port or by name.
+since boot, so that a reused process id is recognised. No process is ever found by port or by name.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from typing import Self
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import MARKER, marked, this_process
+from longctx.processes.identity import MARKER, this_process
 from longctx.processes.launch import Launch, Ownership
-from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_marked, recorded_memory
+from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_unreaped
 from longctx.redaction import MASK, secret_variables
 
 
 class SupervisedProcess:
-    """A program that runs under the reaper: alive, how it ended, and how to end it. Made by `start`."""
+    """A program that runs under the reaper. Made by `start`, which waits until it runs."""
 
     def __init__(self, launch: Launch, owner_id: str, record_path: Path, process: "subprocess.Popen[bytes]") -> None:
         self.pid: int | None = None
@@ -95,13 +95,7 @@ class SupervisedProcess:
             self._reaper.stdout.close()
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
-        memory = recorded_memory(self._record_path, marked(self._owner_id))
-        left = end_marked(self._owner_id, self._launch.stop_commands if self._record_path.exists() else [])
-        reaper.free_shared_memory(memory)
-        reaper.remove_sockets(self._launch.sockets)
-        if not left:
-            self._record_path.unlink(missing_ok=True)
-        return left
+        return end_unreaped(self._record_path, self._owner_id, self._launch.stop_commands, self._launch.sockets)
 
     def describe_exit(self) -> str:
         """Return how the program ended, for a sentence that begins with its name."""
@@ -133,7 +127,7 @@ class SupervisedProcess:
 
 
 def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -> None:
-    """Write the record, and after it, so that a later run knows of it, make the folder for the sockets."""
+    """Write the record, then make the folder for the sockets, so that a later run can find and remove it."""
     owner = this_process()
     record = {
         "id": ownership.id,

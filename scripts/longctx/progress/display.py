@@ -1,4 +1,4 @@
-"""What a measurement shows while it runs: one line on the terminal, and the status file for `longctx watch`."""
+"""Shows a running measurement: one line on the terminal, and the status file for `longctx watch`."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LOG_CHARACTERS = 160
 
 
 class Display:
-    """The current point's state. `say` writes lasting lines (and the log); the moving line is this object's."""
+    """The current point's state. `say` writes permanent lines (and the log); this object shows the moving line."""
 
     def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
         self._campaign, self._log = campaign, say
@@ -74,12 +74,12 @@ class Display:
             self.end("interrupted")
 
     def done(self, point: Point) -> None:
-        """Say that a point is whole, whenever it was measured."""
+        """Mark a point as done, whenever it was measured."""
         self._writer_of(point).finish("done")
 
 
 def note_campaign(campaign: Campaign) -> None:
-    """Say in the status file that this run is at work, and which points have their measurement."""
+    """Write into the status file that this run is at work, and which points have their measurement."""
     points = campaign.points()
     done = {_key(point) for point in points if output_path(campaign, point, "measurements").exists()}
     note_run(status_path(campaign), campaign.name, [_key(point) for point in points], done)

@@ -1,4 +1,4 @@
-"""`longctx watch`: the status file as a few plain lines, refreshed; needs neither Snakemake nor a clever terminal."""
+"""`longctx watch`: the status file as a few plain lines, refreshed. It needs no Snakemake."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ def _ladder(points: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _between(status: dict[str, Any], gone: Gone) -> list[str]:
-    """Say what goes on while no point is measured, as far as this host can see the run."""
+    """Return a line about the run while no point is measured, as far as this host can see it."""
     run = status.get("run")
     if _all_over(status) or not run or (ended := gone(run)) is None:
         return []
@@ -122,7 +122,7 @@ def watch(
 
 
 def _keep_awake(status: dict[str, Any] | None) -> None:
-    """Stay where the measurement stays: a CPU server's processors would let this sleep for seconds."""
+    """Stay on the measurement's processors: on those of a CPU server this would sleep for seconds."""
     for entry in (status or {}).get("current", {}).values():
         if writer_gone(entry) is False:
             cpu_affinity.follow(int(entry.get("pid", 0)))
@@ -149,7 +149,7 @@ def _fit(lines: list[str], columns: int, rows: int) -> list[str]:
 
 
 def _finished(status: dict[str, Any]) -> bool:
-    """Whether nothing more is to come; of a run on another host that is told by its points alone."""
+    """Return whether no news is to come; of a run on another host only its points are known."""
     run = status.get("run")
     return not status["current"] and _all_over(status) and (not run or writer_gone(run) is not False)
 

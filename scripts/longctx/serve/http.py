@@ -21,7 +21,7 @@ def base_url(url: str) -> str:
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """Return the header that carries a key, none without one."""
+    """Return the header that carries an API key; {} without a key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
@@ -32,6 +32,6 @@ def client(url: str, api_key: str | None = None, *, timeout_s: float = 20.0) -> 
         headers={"Accept-Encoding": "identity"} | authorization(api_key),
         timeout=timeout_s,
         trust_env=False,
-        # plain HTTP need not wait until certificates are loaded
+        # loading certificates takes a while: not for plain HTTP
         verify=trusted_certificates() if url.startswith("https:") else False,
     )

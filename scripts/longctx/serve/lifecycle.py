@@ -1,6 +1,6 @@
 """The life of one server: start, prove that it is ours and ready, ask it for its facts, hand it out, end it.
 
-`serve` is the whole of it. Whatever ends the block (success, an exception, a signal, SIGKILL of this process) ends the
+`serve` does all of it. Whatever ends the block (success, an exception, a signal, SIGKILL of this process) ends the
 server too: by the `finally` here, or else by its reaper.
 """
 
@@ -103,7 +103,7 @@ class _Start:
     port: int
 
     def wait_ready(self, name: str, limit_s: float, report: Callable[[str], None]) -> None:
-        """Return once our own server lists its unique name; ServerError as soon as it can't be."""
+        """Return once our own server lists its unique name; ServerError as soon as that is impossible."""
         deadline_s = time.monotonic() + limit_s
         with client(f"http://{HOST}:{self.port}", timeout_s=PROBE_TIMEOUT_S) as http:
             while True:
@@ -143,7 +143,7 @@ class _Start:
         return self._error(f"the server {self.process.describe_exit()} before it was ready: {cause}", lines)
 
     def _last_lines(self) -> list[str]:
-        """End the server, so that its last words are in the log, and return the log's lines."""
+        """End the server, so that its last lines are in the log, and return the log."""
         self.process.stop()
         return self.log.lines()
 
@@ -154,7 +154,7 @@ class _Start:
 
 
 def _served_names(http: httpx.Client) -> list[str] | None:
-    """Return the model names served on the port, None while nobody answers there as a healthy server."""
+    """Return the names of the served models; None while no healthy server answers."""
     try:
         if not http.get("/health").is_success:
             return None
@@ -167,7 +167,7 @@ def _served_names(http: httpx.Client) -> list[str] | None:
 
 
 def _listener(port: int) -> str:
-    """Name who listens on a port, as far as this user may see it; for messages only, never to decide whom to end."""
+    """Name the process that listens on a port, if this user may see it. For messages only: it decides nothing."""
     with contextlib.suppress(psutil.Error, OSError):
         for socket_ in psutil.net_connections("tcp"):
             if socket_.laddr and socket_.laddr.port == port and socket_.status == psutil.CONN_LISTEN and socket_.pid:
@@ -196,7 +196,7 @@ def _describe(
 
 
 def _gpu_numbers(recipe: Recipe, launch: Launch) -> tuple[int, ...]:
-    """Return the GPUs that the server computes on; which ones a container was given is known only if it uses all."""
+    """Return the GPUs that the server computes on. Those of a container are known only if it uses all."""
     numbers = gpus.gpu_numbers(launch.seen_env, recipe.ranks)
     return numbers if launch.server_env is None or len(numbers) == len(gpus.gpus()) else ()
 

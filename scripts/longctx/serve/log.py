@@ -1,4 +1,4 @@
-"""The log file of one server start: created with a clear error, read from this start on, followed line by line."""
+"""The log file of one server start: it is read from this start on, and followed line by line."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ class Log:
         self._read_to = 0
 
     def begin(self, command: list[str]) -> None:
-        """Write the command, secrets masked, as the first line of this start; ServerError where that can't be."""
+        """Write the command, secrets masked, as the first line of this start; ServerError where that fails."""
         line = f"# longctx starts: {shlex.join(self.masked_words(command))}\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

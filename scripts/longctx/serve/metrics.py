@@ -7,7 +7,7 @@ documentation. Series of several engines are added up. What a server does not re
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -30,11 +30,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "ttft_s": ("vllm:time_to_first_token_seconds_sum", "sglang:time_to_first_token_seconds_sum"),
     "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
     "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "requests": (
-        "vllm:request_success_total",
-        "vllm:e2e_request_latency_seconds_count",
-        "sglang:num_requests_total",
-    ),
+    "requests": ("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count", "sglang:num_requests_total"),
     # vLLM's older gpu_prefix_cache_hits counted blocks before it counted tokens, so it is not among these.
     "cached_tokens": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
     "external_hit_tokens": ("vllm:external_prefix_cache_hits_total",),
@@ -155,22 +151,13 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
     """Return what grew between two readings; void where either is missing or the server restarted between."""
     if before is None or after is None:
         return Window(void="no server metrics" if before is None else "the server's metrics stopped during the request")
-    shared = [
-        name
-        for name, metric in after.sources.items()
-        if before.sources.get(name) == metric and name in {field.name for field in fields(Window)}
-    ]
-    restarted = before.process_start != after.process_start
-    if restarted or any(after.counters[name] < before.counters[name] for name in shared):
+    shared = [name for name, metric in after.sources.items() if before.sources.get(name) == metric]
+    grown: dict[str, Any] = {name: after.counters[name] - before.counters[name] for name in shared}
+    if before.process_start != after.process_start or any(growth < 0 for growth in grown.values()):
         return Window(void="the server's counters began anew, or another server's were read")
+    grown = {name: growth if name.endswith("_s") else round(growth) for name, growth in grown.items()}
     record = {
         name: {"metric": after.sources[name], "before": before.counters[name], "after": after.counters[name]}
-        for name in shared
-    }
-    grown: dict[str, Any] = {
-        name: (after.counters[name] - before.counters[name])
-        if name.endswith("_s")
-        else round(after.counters[name] - before.counters[name])
         for name in shared
     }
     running = max((running for running in (before.running, after.running) if running is not None), default=None)

@@ -1,7 +1,6 @@
 """A running server as the measurement sees it."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -34,15 +33,11 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, None for one that isn't ours."""
+        """The server's process id, None for an external server."""
         return self.process.pid if self.process else None
 
-    @property
-    def log_path(self) -> Path | None:
-        return self.log.path if self.log else None
-
     def alive(self) -> bool:
-        """Return whether the server still runs; for an external one, whether anybody listens at its address."""
+        """Return whether the server still runs; for an external one, whether its address answers."""
         if self.process:
             return self.process.alive()
         try:

@@ -20,7 +20,7 @@ class LockFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> Self:
         return self
@@ -33,7 +33,7 @@ class LockFile:
         deadline_s = time.monotonic() + wait_s
         while True:
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
                 if time.monotonic() >= deadline_s:
@@ -42,29 +42,25 @@ class LockFile:
             except OSError:
                 return None
 
-    def share(self) -> None:
-        """Hold it beside others who share it."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-
     def sign(self, holder: str) -> None:
         """Write who holds it."""
         with suppress(OSError):  # a full disk
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, holder.encode(), 0)
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, holder.encode(), 0)
 
     def holder(self) -> str:
         """Return what the last holder wrote."""
-        return os.pread(self._descriptor, 1000, 0).decode(errors="replace")
+        return os.pread(self.descriptor, 1000, 0).decode(errors="replace")
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 @contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for an orphan to end; LongctxError says what is going on and whose it is.
+    """Hold a lock file, waiting for an orphan to end; LongctxError names its holder.
 
-    A file system without locks can't guard anything: there the block runs all the same.
+    On a file system without locks the block runs unguarded.
     """
     with LockFile(path) as lock:
         if lock.take(ORPHAN_GRACE_S) is False:
@@ -82,15 +78,10 @@ def hold_for_life(path: Path, *, shared: bool = False) -> LockFile | None:
     lock = LockFile(path)
     taken = lock.take()
     if shared and taken is not None:
-        lock.share()
+        fcntl.flock(lock.descriptor, fcntl.LOCK_SH)
     if taken:
         lock.sign(f"{os.uname().nodename} {os.getpid()}")
-    elif shared:
-        return None  # but held beside the others
-    elif taken is False:
-        lock.close()
-        return None
-    return lock
+    return lock if taken or (taken is None and not shared) else None
 
 
 def lock_holder(path: Path) -> tuple[str, str]:

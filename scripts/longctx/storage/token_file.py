@@ -135,13 +135,13 @@ def iter_ids(path: Path | str, stop: int | None = None) -> Iterator[Ids]:
 
 def read_span(path: Path | str, start: int, stop: int) -> Ids:
     """Return ids[start:stop], reading only the row groups that hold them."""
-    parts = [np.empty(0, np.uint32)]
+    spans = [np.empty(0, np.uint32)]
     with _open(path) as file:
         at = 0
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if at < stop and at + rows > start:
                 ids = file.read_row_group(group, use_threads=False).column(0).to_numpy()
-                parts.append(ids[max(start - at, 0) : max(stop - at, 0)])
+                spans.append(ids[max(start - at, 0) : max(stop - at, 0)])
             at += rows
-    return np.concatenate(parts)
+    return np.concatenate(spans)

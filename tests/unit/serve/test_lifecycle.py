@@ -397,6 +397,19 @@ def test_kv_too_small_carries_the_longest_context(tmp_path: Path, monkeypatch: p
     assert (error.value.reason, error.value.kv_tokens) == ("kv_too_small", 7168)
 
 
+def test_a_port_taken_since_it_was_chosen_is_named_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bystander: tuple[subprocess.Popen[bytes], int]
+) -> None:
+    process, port = bystander
+    monkeypatch.setattr(lifecycle, "choose_port", lambda: port)
+    monkeypatch.setenv("TINY", "exit")
+    monkeypatch.setenv("TINY_WORDS", "OSError: [Errno 98] Address already in use")
+    monkeypatch.setattr(lifecycle, "_served_names", lambda http: None)
+    with pytest.raises(ServerError, match=f"port {port} is already used by process {process.pid} ") as error:
+        tiny(tmp_path).__enter__()
+    assert error.value.reason == "not_ours"
+
+
 def test_another_server_on_our_port_is_never_taken_for_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bystander: tuple[subprocess.Popen[bytes], int]
 ) -> None:

@@ -1,14 +1,15 @@
 """Launcher `container`: the same server in a podman, docker or apptainer container.
 
-podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
-Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
-ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
-apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
+podman and docker: a foreground `run` whose output is the server's log. The container has its owner's name and labels.
+It belongs to the engine: a cluster that ends all processes of a job does not end it. So a guard in the container ends
+it when its standard input closes, which happens when our side ends.
+apptainer has neither a daemon nor names: the container is a child process like a local server.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from longctx.processes.launch import Launch, Ownership
 from longctx.redaction import SECRET_NAME
 from longctx.serve import command_line
 from longctx.serve.launchers import connectors
-from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits
+from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits, start_error
 
 STOP_GRACE_S = container_init.GRACE_S
 GUARD = "/opt/longctx/guard.py"  # where the container sees it
@@ -48,7 +49,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the host, seen in the container at `target`."""
+    """A folder or file of the host; `target` is its path in the container."""
 
     source: Path
     target: str
@@ -59,7 +60,7 @@ class Mount:
 
 
 def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
-    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
+    """Return how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
 
     ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
     """
@@ -81,25 +82,20 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
         probe = [*apptainer_args(chosen, [], home), chosen.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
-    name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
-    run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
+    variables = [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)]
+    run = run_args(engine, chosen, owner, mounts, variables, published)
     inside = host if published is None else "0.0.0.0"
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
         env=os.environ | secrets,
-        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
-        probe=[engine, "exec", name, chosen.python],
+        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]],
+        probe=[engine, "exec", owner.name, chosen.python],
         facts=facts,
         server_env=plain | secrets,
         holds_stdin=True,
     )
-
-
-def container_name(owner: Ownership) -> str:
-    """The one name that this start's container has, and nobody else's."""
-    return f"longctx-{owner.id}"
 
 
 def run_args(
@@ -111,7 +107,7 @@ def run_args(
     published: address:port:port, or None on the host's network.
     """
     flags: dict[str, list[str | None]] = {
-        "--name": [container_name(owner)],
+        "--name": [owner.name],
         "--label": [f"longctx.campaign={owner.campaign}", f"longctx.owner={owner.id}"],
         "--log-driver": ["none"],  # the log goes to our file only
         "--pull": ["never"],
@@ -150,18 +146,14 @@ def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[st
 
 def _options(options: Mapping[str, Any]) -> Options:
     known = {field.name for field in fields(Options)}
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
-    if not given.get("image"):
-        raise _error("container.image is missing; name the image that has vLLM")
-    return Options(**given)
+    if not options.get("image"):
+        raise start_error("container.image is missing; name the image that has vLLM")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
+    return Options(**values)
 
 
 def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
     return [options.python, "-m", command_line.MODULE, *command_line.command(recipe, host, port)]
-
-
-def _pairs(env: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in env.items()]
 
 
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
@@ -185,8 +177,9 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
         recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
         mounts.append(_same_path(cache, read_only=False))
     if recipe.kv_transfer_config:
-        recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
-        mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
+        absolute, roots = _absolute_roots(recipe.kv_transfer_config)
+        recipe = replace(recipe, kv_transfer_config=absolute)
+        mounts += [_same_path(root, read_only=False) for root in roots]
     mounts += [_parse_mount(text) for text in options.mounts]
     return recipe, list({mount.target: mount for mount in mounts}.values())
 
@@ -208,44 +201,42 @@ def _parse_mount(text: str) -> Mount:
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
     path = Path(source).expanduser().absolute()
     if len(rest) > 1 or not source:
-        raise _error(f"container.mounts: {text!r} is not source:target[:ro]")
+        raise start_error(f"container.mounts: {text!r} is not source:target[:ro]")
     return Mount(path, rest[0] if rest else str(path), mode == "ro")
 
 
-def _absolute_roots(value: Any) -> Any:
-    """Return a copy of a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute."""
-    if isinstance(value, Mapping):
-        return {k: str(Path(v).resolve()) if k == "root_dir" else _absolute_roots(v) for k, v in value.items()}
-    return [_absolute_roots(part) for part in value] if isinstance(value, list) else value
+def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute, and these."""
+    roots: list[str] = []
 
+    def absolute(part: dict[str, Any]) -> dict[str, Any]:
+        if "root_dir" in part:
+            part["root_dir"] = str(Path(part["root_dir"]).resolve())
+            roots.append(part["root_dir"])
+        return part
 
-def _roots(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if "root_dir" in value:
-            yield value["root_dir"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _roots(part)
+    return json.loads(json.dumps(config), object_hook=absolute), roots
 
 
 def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
-    """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
+    """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
     for mount in mounts:
         if not os.path.exists(mount.source):
-            raise _error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
+            raise start_error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
         mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
         if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
-            raise _error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
+            raise start_error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
         if not mount.target.startswith("/"):
-            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts")
+            raise start_error(
+                f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts"
+            )
         if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
-            raise _error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+            raise start_error(f"the mount target {mount.target} is refused by every engine; choose another folder")
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
-            raise _error(f"the device {device} does not exist on this host; correct container.devices")
+            raise start_error(f"the device {device} does not exist on this host; correct container.devices")
     if options.network == "none":
-        raise _error("container.network: none would cut the server off; use host or bridge")
+        raise start_error("container.network: none would cut the server off; use host or bridge")
     if engine == "apptainer":
         _check_apptainer(options)
 
@@ -257,9 +248,5 @@ def _check_apptainer(options: Options) -> None:
         "runtime": options.runtime is not None,
         "network": options.network != "host",
     }
-    if names := [f"container.{name}" for name, given in unused.items() if given]:
-        raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
-
-
-def _error(message: str) -> ServerError:
-    return ServerError(message, reason="server_start")
+    if names := [f"container.{name}" for name, is_set in unused.items() if is_set]:
+        raise start_error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")

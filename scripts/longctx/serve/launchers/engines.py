@@ -1,4 +1,4 @@
-"""Container engines: which one is here, what an image is, and what an engine's error means."""
+"""Container engines: the installed one, its images, and the meaning of its errors."""
 
 import hashlib
 import json
@@ -6,10 +6,9 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from longctx.errors import ServerError
 
@@ -58,8 +57,8 @@ def find_engine(wanted: str | None) -> str:
         if shutil.which(engine):
             return engine
     if wanted:
-        raise _error(f"the container engine {wanted} is not installed; install it or change container.engine")
-    raise _error("no container engine is installed; install podman, docker or apptainer, or use launcher: local")
+        raise start_error(f"the container engine {wanted} is not installed; install it or change container.engine")
+    raise start_error("no container engine is installed; install podman, docker or apptainer, or use launcher: local")
 
 
 def find_image(engine: str, name: str) -> Image:
@@ -68,7 +67,7 @@ def find_image(engine: str, name: str) -> Image:
 
 
 def own_limits(engine: str) -> list[str]:
-    """Return limits for podman, whose defaults some kernels refuse: our own hard limits, as far as podman's go."""
+    """Return limits for podman, whose defaults some kernels refuse: our hard limits, up to podman's."""
     if engine != "podman":
         return []
     files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
@@ -101,34 +100,25 @@ def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subpro
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise _error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
+        raise start_error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
 
 
 def _inspect(engine: str, name: str) -> Image:
     result = run([engine, "image", "inspect", name])
-    if result.returncode != 0:
-        message = result.stderr.strip()
-        if re.search(r"image not known|No such image", message):
-            raise _error(
-                f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
-            )
-        raise _error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
+    message = result.stderr.strip()
+    if result.returncode and re.search(r"image not known|No such image", message):
+        raise start_error(
+            f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
+        )
+    if result.returncode:
+        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
     facts = json.loads(result.stdout)[0]
-    return Image(name, _with_prefix(facts["Id"]), _digest(facts), dict(_labels(facts)))
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    """Return the manifest's digest as podman says it, as docker knows it from a registry, or the image's id."""
+    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
+    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
     from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
-    return str(facts.get("Digest") or (from_registry or [_with_prefix(facts["Id"])])[0])
-
-
-def _labels(facts: Mapping[str, Any]) -> Mapping[str, str]:
-    return (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-
-
-def _with_prefix(image_id: str) -> str:
-    return image_id if ":" in image_id else f"sha256:{image_id}"
+    digest = facts.get("Digest") or (from_registry or [image_id])[0]
+    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    return Image(name, image_id, str(digest), dict(labels))
 
 
 def _find_sif(name: str) -> Image:
@@ -137,11 +127,12 @@ def _find_sif(name: str) -> Image:
     if path.is_dir():
         return Image(name, str(path.resolve()), None, {})
     if not path.is_file():
-        raise _error(f"the image {name} does not exist; write container.image as a .sif file (`apptainer pull`)")
+        raise start_error(f"the image {name} does not exist; write container.image as a .sif file (`apptainer pull`)")
     with path.open("rb") as file:
         digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     return Image(name, digest, digest, {})
 
 
-def _error(message: str) -> ServerError:
+def start_error(message: str) -> ServerError:
+    """Return the error of a container that cannot be started."""
     return ServerError(message, reason="server_start")

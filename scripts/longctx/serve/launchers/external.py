@@ -1,4 +1,4 @@
-"""Launcher `external`: a server that somebody else runs. It is asked, never started, stopped or signalled.
+"""Launcher `external`: a server of somebody else. It is asked, but never started, stopped or signalled.
 
 Options: url (http://host:port, with or without /v1), model (its id there; None: the only one), api_key_env (name of the
 variable that holds the key).
@@ -18,10 +18,11 @@ from longctx.serve import contract, facts
 from longctx.serve.http import base_url, client
 from longctx.serve.machine import host
 from longctx.serve.server import Server
+from longctx.storage.schemas import HOST_FACTS
 
 
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
-    """Return the server at options['url']. Facts that it doesn't tell are None and their contract entries unproven.
+    """Return the server at options['url']. Facts that it does not report are None and their contract entries unproven.
 
     ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or
     not the model is there.
@@ -34,7 +35,7 @@ def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
         url=url,
         model=model,
         facts=report.server_facts(),
-        host_facts=host.host_facts() if _is_loopback(url) else host.no_host_facts(),
+        host_facts=host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS),
         contract=_contract(recipe, report),
         env_json="{}",
         api_key=api_key,
@@ -75,17 +76,15 @@ def _model(url: str, api_key: str | None, wanted: str | None) -> str:
 
 
 def _unreachable(url: str, error: Exception) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return (
-            f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
-        )
-    return f"external.url: no server answers at {url} ({error})"
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return f"external.url: no server answers at {url} ({error})"
+    return f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
 
 
 def _contract(recipe: Recipe, report: facts.ServerReport) -> list[dict[str, Any]]:
-    """Return the contract without max_model_len (lengths are held against it one by one).
+    """Return the contract without max_model_len (each length is compared with it later).
 
-    The server is what it is: a setting left at its default was not asked of it, so whatever it tells is kept.
+    A setting that the recipe leaves at its default was not asked of this server, so any value agrees.
     """
     entries = [entry for entry in contract.check(recipe, report) if entry["setting"] != "max_model_len"]
     for entry in entries:

@@ -43,7 +43,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
 
 def _sockets(owner: Ownership) -> str | None:
     """Return the folder for the server's sockets; None, so vLLM's own choice, where their names would be too long."""
-    folder = os.path.join(tempfile.gettempdir(), f"longctx-{owner.id}")
+    folder = os.path.join(tempfile.gettempdir(), owner.name)
     return folder if len(os.fsencode(folder)) <= LONGEST_FOLDER else None
 
 

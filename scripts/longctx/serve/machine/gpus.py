@@ -1,4 +1,4 @@
-"""This host's GPUs, and which of them a server uses."""
+"""This host's GPUs, and those that a server uses."""
 
 import os
 import re

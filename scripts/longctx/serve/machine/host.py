@@ -22,7 +22,7 @@ ROCM_VERSION = Path("/opt/rocm/.info/version")
 
 
 def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -> dict[str, Any]:
-    """Return a value for each name of schemas.HOST_FACTS, None where this host doesn't say it.
+    """Return a value for each name of schemas.HOST_FACTS, None where this host does not report it.
 
     gpu_count: GPUs that a server of `ranks` ranks computes on, however many more it sees; where its ranks are not
     known, those that a server with `env` sees. 0 where there are none.
@@ -44,11 +44,6 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
     return {name: facts[name] for name in HOST_FACTS}
 
 
-def no_host_facts() -> dict[str, Any]:
-    """Return HOST_FACTS of a host that can't be looked at."""
-    return dict.fromkeys(HOST_FACTS)
-
-
 def environment_json(env: Mapping[str, str]) -> str:
     """Return the variables that can change a server's numbers as JSON, secret values masked wherever they stand."""
     secrets = secret_values(env)
@@ -65,14 +60,12 @@ def cpu_name(cpuinfo: str | None = None) -> str | None:
     return match[1].strip() if match else platform.processor() or None
 
 
-def os_name(release: str | None = None) -> str | None:
+def os_name() -> str | None:
     """Return the system's name out of /etc/os-release."""
     try:
-        text = Path("/etc/os-release").read_text() if release is None else release
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
         return platform.system()
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
-    return match[1] if match else platform.system()
 
 
 def cuda_or_rocm() -> str | None:

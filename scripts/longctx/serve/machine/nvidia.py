@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
@@ -16,15 +15,6 @@ THROTTLE_REASONS = {
     "hw_thermal_slowdown": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
     "hw_power_brake_slowdown": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ClockState:
-    """Clocks in MHz, and what holds them down (names of THROTTLE_REASONS); None where the GPU does not say."""
-
-    sm_mhz: int | None
-    memory_mhz: int | None
-    throttle_reasons: tuple[str, ...] | None
 
 
 @contextlib.contextmanager
@@ -43,16 +33,14 @@ def nvml() -> Iterator[bool]:
 
 def gpus() -> list[Gpu]:
     """Return this host's NVIDIA GPUs, by index; [] where there are none."""
-    with nvml() as present:
-        count = _value(pynvml.nvmlDeviceGetCount) if present else None
-        driver = _value(pynvml.nvmlSystemGetDriverVersion) if count else None
-        return [_gpu(index, driver) for index in range(count or 0)]
+    with nvml():
+        return [_gpu(index) for index in range(_value(pynvml.nvmlDeviceGetCount) or 0)]
 
 
 def cuda_version() -> str | None:
     """Return the newest CUDA that the driver supports, such as 'CUDA 13.0'."""
-    with nvml() as present:
-        number = _value(pynvml.nvmlSystemGetCudaDriverVersion_v2) if present else None
+    with nvml():
+        number = _value(pynvml.nvmlSystemGetCudaDriverVersion_v2)
     return f"CUDA {number // 1000}.{number % 1000 // 10}" if number else None
 
 
@@ -61,29 +49,31 @@ def energy_j(indices: Sequence[int]) -> list[float] | None:
 
     To be called with `nvml()` open. An H200 counts in steps of 0.1 s, and answers within 5 ms, seldom within 30.
     """
-    counters = [_device_value(index, pynvml.nvmlDeviceGetTotalEnergyConsumption) for index in indices]
+    counters = [_of_gpu(index, pynvml.nvmlDeviceGetTotalEnergyConsumption) for index in indices]
     return None if None in counters else [millijoules / 1000 for millijoules in counters]
 
 
-def clock_state(index: int) -> ClockState:
-    """Return a GPU's clocks now; nothing in a row depends on them yet."""
+def clock_state(index: int) -> dict[str, Any]:
+    """Return a GPU's sm_mhz, memory_mhz and throttle_reasons (of THROTTLE_REASONS) now; None where it doesn't say."""
     with nvml():
-        bits = _device_value(index, pynvml.nvmlDeviceGetCurrentClocksEventReasons)
-        return ClockState(
-            sm_mhz=_device_value(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            memory_mhz=_device_value(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            throttle_reasons=None if bits is None else tuple(n for n, bit in THROTTLE_REASONS.items() if bits & bit),
-        )
+        reasons = _of_gpu(index, pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+        return {
+            "sm_mhz": _of_gpu(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            "memory_mhz": _of_gpu(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            "throttle_reasons": None
+            if reasons is None
+            else [n for n, bit in THROTTLE_REASONS.items() if reasons & bit],
+        }
 
 
-def _gpu(index: int, driver: str | None) -> Gpu:
+def _gpu(index: int) -> Gpu:
     # Version 2 leaves out what the driver reserves for itself, as nvidia-smi does.
-    memory = _device_value(index, pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
-    name = _device_value(index, pynvml.nvmlDeviceGetName)
+    memory = _of_gpu(index, pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+    name, driver = _of_gpu(index, pynvml.nvmlDeviceGetName), _value(pynvml.nvmlSystemGetDriverVersion)
     return Gpu(index, name, memory and memory.used, memory and memory.total, driver)
 
 
-def _device_value(index: int, read: Callable[..., Any], *arguments: Any) -> Any:
+def _of_gpu(index: int, read: Callable[..., Any], *arguments: Any) -> Any:
     handle = _value(pynvml.nvmlDeviceGetHandleByIndex, index)
     return None if handle is None else _value(read, handle, *arguments)
 

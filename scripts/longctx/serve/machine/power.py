@@ -52,26 +52,19 @@ class EnergyMeter(ABC):
         counter, which has no gaps.
         """
         window_s = self._end_s - self._start_s
-        unknown: dict[str, float | None] = dict.fromkeys(COLUMNS)
-        if window_s <= 0:
-            return unknown
-        if (total := self.joules(self._start_s, self._end_s)) is None:
-            return unknown | {"power_gap_s": window_s}
+        total = self.joules(self._start_s, self._end_s) if window_s > 0 else None
+        if total is None:
+            return dict.fromkeys(COLUMNS) | {"power_gap_s": window_s if window_s > 0 else None}
         decode = self.joules(self._first_token_s, self._end_s) if self._first_token_s is not None else None
-        return {
-            "energy_j": total[0],
-            "energy_decode_j": decode[0] if decode else None,
-            "power_mean_w": total[0] / window_s,
-            "power_gap_s": total[1],
-        }
+        return dict(zip(COLUMNS, (total[0], decode[0] if decode else None, total[0] / window_s, total[1]), strict=True))
 
 
 def energy_meter(gpus: Sequence[int]) -> EnergyMeter | None:
     """Return a meter for GPUs of this host; None where there are none to measure, or nothing that measures them."""
     if not gpus:
         return None
-    with nvidia.nvml() as present:
-        if present and nvidia.energy_j(gpus) is not None:
+    with nvidia.nvml():
+        if nvidia.energy_j(gpus) is not None:
             return CountedEnergy(gpus)
     tool = next(amd.installed_tools(), None)
     return SampledEnergy(gpus, tool) if tool else None
@@ -84,29 +77,28 @@ class CountedEnergy(EnergyMeter):
         super().__init__(gpus)
         self._open = contextlib.ExitStack()
         self._readings: dict[float, list[float] | None] = {}
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._open.enter_context(nvidia.nvml())
-        self._start_s = self._read(time.monotonic())
+        self._start_s = time.monotonic()
+        self._read(self._start_s)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_s = self._read(time.monotonic())
-        if self._thread:
-            self._thread.join()
+        self._end_s = time.monotonic()
+        self._read(self._end_s)
         self._open.close()
 
     def first_token(self) -> None:
         """Note the first token, and read the counters beside the request, which must not wait for them."""
         if self._first_token_s is None:
             super().first_token()
-            self._thread = threading.Thread(target=self._read, args=(self._first_token_s,), name="energy", daemon=True)
-            self._thread.start()
+            reader = threading.Thread(target=self._read, args=(self._first_token_s,), name="energy", daemon=True)
+            reader.start()
+            self._open.callback(reader.join)
 
-    def _read(self, moment_s: float) -> float:
+    def _read(self, moment_s: float) -> None:
         self._readings[moment_s] = nvidia.energy_j(self._gpus)
-        return moment_s
 
     def joules(self, start_s: float, end_s: float) -> tuple[float, float] | None:
         """A GPU always uses some: a counter that did not move was not renewed in so short a time, and says nothing."""
@@ -121,7 +113,7 @@ class SampledEnergy(EnergyMeter):
     def __init__(self, gpus: Sequence[int], tool: amd.Tool) -> None:
         super().__init__(gpus)
         self._tool = tool
-        self.samples: dict[int, list[tuple[float, float]]] = {}
+        self.samples: dict[int, list[tuple[float, float]]] = {gpu: [] for gpu in gpus}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="power", daemon=True)
 
@@ -139,14 +131,14 @@ class SampledEnergy(EnergyMeter):
         while not self._stop.is_set():
             watts_by_gpu = self._tool.power_w(POLL_TIMEOUT_S)
             now_s = time.monotonic()
-            for gpu, watts in watts_by_gpu.items():
-                if gpu in self._gpus and watts is not None:
-                    self.samples.setdefault(gpu, []).append((now_s, watts))
+            for gpu, samples in self.samples.items():
+                if (watts := watts_by_gpu.get(gpu)) is not None:
+                    samples.append((now_s, watts))
             self._stop.wait(INTERVAL_S)
 
     def joules(self, start_s: float, end_s: float) -> tuple[float, float] | None:
         """Return the sum over all GPUs and the longest gap of one; None where one has no sample in the window."""
-        curves = [integrate(self.samples.get(gpu, ()), start_s, end_s) for gpu in self._gpus]
+        curves = [integrate(samples, start_s, end_s) for samples in self.samples.values()]
         known = [curve for curve in curves if curve]
         return (sum(j for j, _ in known), max(gap for _, gap in known)) if len(known) == len(curves) else None
 
