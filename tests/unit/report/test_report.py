@@ -322,6 +322,8 @@ def broken(results: CampaignResults) -> cells.Table:
     raise KeyError("no such column")
 
 
+TABLES = ("summary", "fits", "rows", "servers", "plan")
+FIGURES = "results/small/figures"
 ROWS = ("--rows", *(f"results/small/measurements/{length}/pass1.parquet" for length in ("8Ki", "4Ki")))
 
 
@@ -343,8 +345,14 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     write_campaign(tmp_path)
-    for script in ("summary.py", "figures.py", "report.py"):
-        done = run(script, tmp_path, *(ROWS if script == "summary.py" else ()))
+    tables = [word for name in TABLES for word in (f"--{name}", f"results/small/{name}.parquet")]
+    reports = ("--figures", FIGURES, "--md", "results/small/report.md", "--html", "results/small/report.html")
+    for script, arguments in (
+        ("summary.py", ROWS),
+        ("figures.py", (*tables, "--out-dir", FIGURES)),
+        ("report.py", (*tables, *reports)),
+    ):
+        done = run(script, tmp_path, *arguments)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
     results = tmp_path / "results" / "small"
     assert "2 requests not measured yet" in (results / "report.md").read_text()
