@@ -94,9 +94,9 @@ wildcard_constraints:
     pass_index="[1-9][0-9]*",
 
 
-def command(script, **options):
+def command(script, *flags, **options):
     """The command line that runs a script on this campaign, for what no rule's inputs and outputs can describe."""
-    words = [f'"$PYTHON" "$SCRIPTS"/{script} --config-file "$CONFIG_FILE"']
+    words = [f'"$PYTHON" "$SCRIPTS/{script}" --config-file "$CONFIG_FILE"', *flags]
     for name, values in options.items():
         values = values if isinstance(values, list) else [values]
         words += [f"--{name.replace('_', '-')}", shlex.join(map(str, values))]
