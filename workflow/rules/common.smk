@@ -115,10 +115,10 @@ def points_of(length=None, mode=None):
 
 
 def before_run(wildcards):
-    """No files. An input of the rules that every DAG but report_now's and plan's display begins with.
+    """No files: an input of the rules that begin every DAG but that of report_now.
 
-    Snakemake asks while it builds the DAG, so only a run that makes something is refused beside a live one, and only
-    such a run repairs; a dry run does neither.
+    Snakemake asks for inputs while it builds the DAG, before it looks at files. So a run that may make something
+    repairs here, or is refused beside a live one; report_now alone and dry runs do neither.
     """
     if workflow.is_main_process and not workflow.output_settings.dryrun:
         try:
@@ -129,9 +129,9 @@ def before_run(wildcards):
 
 
 def rows_for(summary, points):
-    """The measurements of a summary, which is forced where Snakemake cannot see that it must be made again.
+    """The measurements of a summary, which is forced where Snakemake does not see that it must be made again.
 
-    Snakemake looks for no missing input of a file that is newer than the other inputs.
+    A missing input makes nothing again while the output is newer than the other inputs.
     """
     if workflow.is_main_process and repair.is_provisional(CAMPAIGN, summary, points):
         workflow.dag.forcefiles.add(str(summary))
