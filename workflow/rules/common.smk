@@ -1,4 +1,5 @@
 # What every stage needs: the validated campaign, where its files lie, and what a single target may be called.
+import functools
 import os
 import shlex
 import sys
@@ -25,6 +26,8 @@ try:
     CONFIG_FILE = CAMPAIGN.save()
     if workflow.is_main_process:
         startup.enter_folder(Path(".snakemake"))
+        if not workflow.output_settings.dryrun:
+            startup.repair_files(CAMPAIGN)
         console_log.tolerate_broken_pipes("snakemake.logging")
         save_plan(CAMPAIGN)
     elif workflow.remote_exec:
@@ -114,17 +117,23 @@ def points_of(length=None, mode=None):
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
 
 
+@functools.cache
+def begin_run():
+    """Hold the campaign, or end this Snakemake with one sentence."""
+    try:
+        startup.before_run(CAMPAIGN)
+    except (LongctxError, OSError) as error:
+        sys.exit(f"longctx: {error}")
+
+
 def before_run(wildcards):
     """No files: an input of the rules that begin every DAG but that of report_now.
 
-    Snakemake asks for inputs while it builds the DAG, before it looks at files. So a run that may make something
-    repairs here, or is refused beside a live one; report_now alone and dry runs do neither.
+    Snakemake asks for inputs while it builds the DAG. So a run that may make something is refused here beside a live
+    one, while report_now alone and dry runs are not.
     """
     if workflow.is_main_process and not workflow.output_settings.dryrun:
-        try:
-            startup.before_run(CAMPAIGN)
-        except (LongctxError, OSError) as error:
-            sys.exit(f"longctx: {error}")
+        begin_run()
     return []
 
 
