@@ -14,11 +14,13 @@ from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import read_curve
 from longctx.storage.atomic import write_atomic
 
+TABLES = ("summary", "fits", "rows", "servers", "plan")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
-    for table in ("summary", "fits", "rows", "servers", "plan"):
+    for table in TABLES:
         parser.add_argument(f"--{table}", type=Path, required=True, metavar="PARQUET")
     parser.add_argument("--validation", type=Path, nargs="*", default=[], help="of every prompt", metavar="PARQUET")
     parser.add_argument("--figures", type=Path, required=True, help="folder of the figures")
@@ -28,15 +30,8 @@ def main() -> None:
     parser.add_argument("--html", type=Path, required=True, help="the HTML report to write")
     args = parser.parse_args()
     campaign = load(args.config_file)
-    results = CampaignResults.read(
-        campaign,
-        summary=args.summary,
-        fits=args.fits,
-        rows=args.rows,
-        servers=args.servers,
-        plan=args.plan,
-        validation=args.validation,
-    )
+    tables = {table: getattr(args, table) for table in TABLES}
+    results = CampaignResults.read(campaign, **tables, validation=args.validation)
     command = args.command or f"snakemake --cores 1 --configfile {args.config_file}"
     others = [read_curve(path) for path in args.compare]
     report = report_input(campaign, results, others, args.figures, command)

@@ -218,7 +218,17 @@ def readable(path: Path) -> bool:
 def measure(pipeline: Pipeline, *points: str) -> "subprocess.CompletedProcess[str]":
     """Run the measuring program without Snakemake."""
     script = str(pipeline.folder / "scripts" / "measure.py")
-    return pipeline.tool(sys.executable, script, "--config-file", "config.yaml", "--log", "measure.log", *points)
+    return pipeline.tool(sys.executable, script, *measure_options(*points))
+
+
+def measure_options(*points: str) -> list[str]:
+    """The command line of scripts/measure.py for these points, without a plan."""
+    lengths = dict.fromkeys(point.split("/")[0] for point in points)
+    prompts, validations = (
+        [f"results/{table}/{length}.parquet" for length in lengths] for table in ("prompts", "validation")
+    )
+    files = ["--config-file", "config.yaml", "--log", "measure.log"]
+    return [*files, "--prompts", *prompts, "--validations", *validations, "--points", *points]
 
 
 ON_THIS_PORT = """
@@ -237,8 +247,7 @@ def test_a_server_of_others_on_our_port_is_named_and_left_alone(prepared: Pipeli
     """A port that was free when it was chosen; even a server of the same model name is not ours."""
     with FakeServer(model=model) as theirs:
         port = theirs.url.rpartition(":")[2]
-        options = ("--config-file", "config.yaml", "--log", "measure.log", "256/pass1")
-        done = prepared.tool(sys.executable, "-c", ON_THIS_PORT, port, *options)
+        done = prepared.tool(sys.executable, "-c", ON_THIS_PORT, port, *measure_options("256/pass1"))
         assert done.returncode == 1, done.stdout + done.stderr
         (row,) = rows_of(prepared, "256/pass1")
         assert (row["status"], row["reason"]) == ("failed", "not_ours")

@@ -26,7 +26,7 @@ def figure_times(pipeline: Pipeline) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (pipeline.results / "figures").glob("*.png")}
 
 
-def test_the_report_of_a_failed_campaign_is_made_anew_when_its_summary_is_whole(prepared: Pipeline) -> None:
+def test_the_report_of_a_failed_campaign_goes_when_its_summary_is_whole(prepared: Pipeline) -> None:
     prepared.faults(by_length={"256": {"by_max_tokens": {"6": {"http_status": 500, "http_message": "told to fail"}}}})
     assert prepared.run(SUMMARY).code != 0
     reports = [prepared.results / f"report.{kind}" for kind in ("md", "html")]
@@ -35,7 +35,11 @@ def test_the_report_of_a_failed_campaign_is_made_anew_when_its_summary_is_whole(
         assert "told to fail" in report.read_text()
     drawn = figure_times(prepared)
     prepared.faults()
-    assert prepared.summarise().jobs == {"measure": 1, "summary": 1}
+    done = prepared.summarise()
+    assert done.jobs == {"measure": 1, "summary": 1}
+    assert "deleted results/report.md and results/report.html, made from an earlier summary" in done.said[-1]
+    assert not any(report.exists() for report in reports)
+    assert prepared.run().jobs == {"figures": 1, "report": 1}
     for report in reports:
         assert "1 failed" not in report.read_text()
         assert "told to fail" not in report.read_text()
@@ -44,21 +48,22 @@ def test_the_report_of_a_failed_campaign_is_made_anew_when_its_summary_is_whole(
     assert prepared.run().jobs == {}
 
 
-def test_a_report_grows_with_its_ladder(measured: Pipeline) -> None:
-    assert measured.run().jobs == {"figures": 1, "report": 1}
-    measured.configure(lengths=[256, 512, 1024])
-    measured.summarise()
-    assert "1Ki" in (measured.results / "report.md").read_text()
-    assert NOTHING in measured.run("-n").output
-
-
-def test_a_run_to_compare_with_is_drawn_whoever_drew_last(measured: Pipeline) -> None:
+def test_what_was_made_from_what_was_there_is_made_again(measured: Pipeline) -> None:
     shutil.copy2(measured.results / "summary.parquet", measured.folder / "earlier.parquet")
     assert measured.run("report_now").code == 0
+    measured.configure(compare=["earlier.parquet"])
+    assert measured.run().jobs == {"summary": 1, "figures": 1, "report": 1}
+    assert "Against earlier" in (measured.results / "report.md").read_text()
     assert measured.run().jobs == {}
+
+
+def test_a_setting_of_the_report_makes_the_report_again_and_nothing_else(measured: Pipeline, old: Path) -> None:
+    measured.configure(compare_threshold=0.5)
+    assert measured.run().jobs == {"report": 1}
+    shutil.copy2(measured.results / "summary.parquet", measured.folder / "earlier.parquet")
     measured.configure(compare=["earlier.parquet"])
     assert measured.run().jobs == {"figures": 1, "report": 1}
-    assert "Against earlier" in (measured.results / "report.md").read_text()
+    assert "Against earlier" in old.read_text()
     assert measured.run().jobs == {}
 
 
@@ -93,10 +98,3 @@ def test_a_report_made_at_any_time_is_made_once(measured: Pipeline, old: Path) -
     assert done.code == 0
     assert done.output.splitlines().count("results/report.md") == 1
     assert old.read_text() != "old"
-
-
-def test_a_report_that_cannot_be_made_is_said_and_takes_no_success_back(measured: Pipeline, old: Path) -> None:
-    (measured.folder / "scripts" / "figures.py").write_text("raise SystemExit('told to fail')")
-    done = measured.summarise("--forcerun", "summary")
-    assert done.said == ["longctx: results/report.md stays older than the summary"]
-    assert old.read_text() == "old"

@@ -55,7 +55,8 @@ def test_looks_and_comments_measure_nothing(measured: Pipeline) -> None:
         path.write_text(path.read_text() + "\n# a comment\n")
     with open(measured.folder / "workflow" / "rules" / "measure.smk", "a") as file:
         file.write("\n# a comment\n")
-    assert measured.run("results/report.md", "-n").planned == {"figures": 1, "report": 1}
+    assert measured.run("results/report.md", "-n").planned == {}
+    assert measured.run("-n", "-R", "figures", "--", "results/report.md").planned == {"figures": 1, "report": 1}
 
 
 @pytest.mark.slow
@@ -84,6 +85,13 @@ def test_what_is_added_is_all_that_is_measured(measured: Pipeline, change: dict[
     rows = sum(row["n"] for row in measured.summary())
     assert rows == len(before) + len(added)
     assert measured.summarise().jobs == {}
+
+
+def test_a_deleted_measurement_is_seen_by_a_dry_run_which_changes_nothing(measured: Pipeline) -> None:
+    (measured.results / "measurements" / "512" / "pass1.parquet").unlink()
+    before = {path: path.stat().st_mtime_ns for path in measured.results.rglob("*") if path.is_file()}
+    assert measured.run(SUMMARY, "-n").planned == {"measure": 1, "summary": 1}
+    assert {path: path.stat().st_mtime_ns for path in measured.results.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 # What every stage needs: the validated campaign, where its files lie, and what a single target may be called.
+import functools
 import os
 import shlex
 import sys
@@ -25,6 +26,8 @@ try:
     CONFIG_FILE = CAMPAIGN.save()
     if workflow.is_main_process:
         startup.enter_folder(Path(".snakemake"))
+        if not workflow.output_settings.dryrun:
+            startup.repair_files(CAMPAIGN)
         console_log.tolerate_broken_pipes("snakemake.logging")
         save_plan(CAMPAIGN)
     elif workflow.remote_exec:
@@ -92,9 +95,9 @@ wildcard_constraints:
     pass_index="[1-9][0-9]*",
 
 
-def command(script, **options):
+def command(script, *flags, **options):
     """The command line that runs a script on this campaign, for what no rule's inputs and outputs can describe."""
-    words = [f'"$PYTHON" "$SCRIPTS"/{script} --config-file "$CONFIG_FILE"']
+    words = [f'"$PYTHON" "$SCRIPTS/{script}" --config-file "$CONFIG_FILE"', *flags]
     for name, values in options.items():
         values = values if isinstance(values, list) else [values]
         words += [f"--{name.replace('_', '-')}", shlex.join(map(str, values))]
@@ -112,24 +115,30 @@ def points_of(length=None, mode=None):
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
 
 
-def before_run(wildcards):
-    """No files. An input of the rules that every DAG but report_now's and plan's display begins with.
+@functools.cache
+def begin_run():
+    """Hold the campaign, or end this Snakemake with one sentence."""
+    try:
+        startup.before_run(CAMPAIGN)
+    except (LongctxError, OSError) as error:
+        sys.exit(f"longctx: {error}")
 
-    Snakemake asks while it builds the DAG, so only a run that makes something is refused beside a live one, and only
-    such a run repairs; a dry run does neither.
+
+def before_run(wildcards):
+    """No files: an input of the rules that begin every DAG but that of report_now.
+
+    Snakemake asks for inputs while it builds the DAG. So a run that may make something is refused here beside a live
+    one, while report_now alone and dry runs are not.
     """
     if workflow.is_main_process and not workflow.output_settings.dryrun:
-        try:
-            startup.before_run(CAMPAIGN)
-        except (LongctxError, OSError) as error:
-            sys.exit(f"longctx: {error}")
+        begin_run()
     return []
 
 
 def rows_for(summary, points):
-    """The measurements of a summary, which is forced where Snakemake cannot see that it must be made again.
+    """The measurements of a summary, which is forced where Snakemake does not see that it must be made again.
 
-    Snakemake looks for no missing input of a file that is newer than the other inputs.
+    A missing input makes nothing again while the output is newer than the other inputs.
     """
     if workflow.is_main_process and repair.is_provisional(CAMPAIGN, summary, points):
         workflow.dag.forcefiles.add(str(summary))

@@ -12,7 +12,7 @@ rule report:
         plan=R / "plan.parquet",
         validation=VALIDATIONS,
         figures=FIGURES,
-        footprint=R / "figures" / "kv_footprint.png",
+        footprint=[R / "figures" / f"kv_footprint.{kind}" for kind in ("png", "svg")],
         compare=list(CAMPAIGN.config.compare),
     output:
         md=R / "report.md",
@@ -35,7 +35,7 @@ rule report:
         " --servers {input.servers:q}"
         " --plan {input.plan:q}"
         " --validation {input.validation:q}"
-        ' --figures "$(dirname {input.footprint:q})"'
+        ' --figures "$(dirname {input.figures[0]:q})"'
         " --compare {input.compare:q}"
         " --md {output.md:q}"
         " --html {output.html:q}"
@@ -49,7 +49,7 @@ TABLES = {
 # What report_now runs, and every run that failed: the same three scripts, from what is there.
 PARTIAL_REPORT = " && ".join(
     [
-        command("summary.py --partial", plan=TABLES["plan"], out=TABLES["summary"]),
+        command("summary.py", "--partial", out=TABLES["summary"]),
         command(
             "figures.py",
             **TABLES,

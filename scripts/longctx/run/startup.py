@@ -28,23 +28,27 @@ def enter_folder(state_dir: Path) -> None:
     _print([settle_locks(state_dir)])
 
 
+def repair_files(campaign: Campaign) -> None:
+    """Delete torn Parquets and write damaged ones again, unless a live run is at work on the campaign."""
+    if lock := hold_for_life(_run_lock(campaign)):
+        _print([*drop_torn(campaign), *rewrite_damaged(campaign)])
+        lock.close()
+
+
 def before_run(campaign: Campaign) -> None:
-    """Hold the campaign until this process ends and repair what earlier runs left; a second call does nothing.
+    """Hold the campaign until this process ends, and set aside the journals of deleted measurements.
 
     LongctxError where a live run holds the campaign.
     """
-    lock = campaign.results / ".config" / "run.lock"
+    lock = _run_lock(campaign)
     if not hold_for_life(lock):
         host, pid = lock_holder(lock)
-        if (host, pid) == (os.uname().nodename, str(os.getpid())):
-            return
         raise LongctxError(
             f"another run (process {pid} on {host}) is at work on {campaign.results}, so nothing is made here until it"
             f" ends; `snakemake --cores 1 report_now` and `longctx watch {campaign.results}` work meanwhile"
         )
-    sentences = [*set_aside_deleted(campaign), *drop_torn(campaign)]
+    _print([*set_aside_deleted(campaign), unsupported(campaign)])
     note_campaign(campaign)
-    _print([*sentences, *rewrite_damaged(campaign), unsupported(campaign)])
 
 
 def drop_old_reports(campaign: Campaign, rules: Iterable[str]) -> None:
@@ -84,6 +88,10 @@ def settle_locks(state_dir: Path) -> str | None:
     for lock in locks:
         lock.unlink(missing_ok=True)
     return "removed the lock that a killed run left; going on where it stopped" if locks else None
+
+
+def _run_lock(campaign: Campaign) -> Path:
+    return campaign.results / ".config" / "run.lock"
 
 
 def _print(sentences: Iterable[str | None]) -> None:

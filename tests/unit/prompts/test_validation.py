@@ -119,7 +119,7 @@ def test_the_script_knows_the_embedding_from_the_models_own_config(tmp_path):
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0, "no config.json, nothing to say"
     (folder / "config.json").write_text(json.dumps(synthetic_model.TINY_LLAMA | {"vocab_size": int(max(good_ids()))}))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 0
     assert "an id is outside the vocabulary" in done.stderr
 
 
@@ -132,7 +132,7 @@ def test_parts_are_checked_across_row_groups(tmp_path, monkeypatch):
     assert seen[-1] == len(good_ids())
 
 
-def test_the_script_fails_with_one_sentence_and_still_writes_its_row(tmp_path):
+def test_the_script_warns_in_one_sentence_and_its_row_says_that_the_prompt_is_bad(tmp_path):
     path = write(tmp_path / "p.parquet", good_ids())
     command = [
         sys.executable,
@@ -147,6 +147,6 @@ def test_the_script_fails_with_one_sentence_and_still_writes_its_row(tmp_path):
         str(tmp_path / "v.parquet"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"error: {path}: the prompt has {len(good_ids())} ids, not 1024"
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == f"warning: {path}: the prompt has {len(good_ids())} ids, not 1024"
     assert parquet.read_rows(tmp_path / "v.parquet", schemas.VALIDATION)[0]["ok"] is False

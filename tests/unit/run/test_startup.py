@@ -15,7 +15,7 @@ from longctx.campaign.point import Point
 from longctx.errors import LongctxError
 from longctx.measure import kv_limit
 from longctx.run import startup
-from longctx.run.startup import before_run, drop_old_reports, enter_folder, settle_locks
+from longctx.run.startup import before_run, drop_old_reports, enter_folder, repair_files, settle_locks
 from longctx.storage import locks
 from longctx.storage.journal import Journal
 
@@ -84,6 +84,7 @@ def start() -> Iterator[Start]:
 def run(campaign: Campaign) -> None:
     """Do what a run does that makes something."""
     enter_folder(STATE)
+    repair_files(campaign)
     before_run(campaign)
 
 
@@ -190,13 +191,17 @@ def test_a_derived_file_that_is_cut_short_is_made_anew(content: bytes, capsys: p
     assert measured.exists(), "a measured one is no derived one"
 
 
-def test_a_second_call_repairs_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
-    run(campaign())
+def test_nothing_is_repaired_beside_a_live_run(start: Start) -> None:
+    start("default")
     (torn,) = make("prompts/1Ki")
     torn.write_bytes(b"")
-    before_run(campaign())
+    repair_files(campaign())
     assert torn.exists()
-    assert capsys.readouterr().err == ""
+
+
+def test_a_repair_keeps_no_run_out(start: Start) -> None:
+    repair_files(campaign())
+    start("default")
 
 
 def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> None:
@@ -208,7 +213,7 @@ def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> No
     assert torn.exists()
     assert journal.path.exists()
     assert not Path("results/status.json").exists()
-    before_run(campaign())
+    run(campaign())
     assert not torn.exists()
     assert not journal.path.exists()
     assert Path("results/status.json").exists()
