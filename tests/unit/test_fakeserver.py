@@ -91,12 +91,14 @@ def test_endpoints() -> None:
         assert httpx.get(server.url + "/other", trust_env=False).status_code == 404
 
 
+@pytest.mark.process
 def test_as_vllm_on_the_command_line() -> None:
     with fake_program({"model_id": "mine"}) as (url, _):
         assert httpx.get(url + "/v1/models", trust_env=False).json()["data"][0]["id"] == "mine"
         assert ask(url).status == "ok"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "plan", "line"),
     [(["--max-model-len", "4096"], {"capacity": 1024}, "estimated maximum model length is 1024"),
@@ -114,6 +116,7 @@ def test_a_start_that_fails(arguments: list[str], plan: dict[str, Any], line: st
     assert line in done.stdout
 
 
+@pytest.mark.process
 def test_the_wrapper_is_a_python_otherwise() -> None:
     environment = {"FAKE_PYTHON": sys.executable, "PATH": "/usr/bin:/bin"}
     done = subprocess.run([WRAPPER, "-c", "print(6*7)"], env=environment, capture_output=True, text=True, check=True)
