@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def test_faults_of_one_request_or_length() -> None:
     with FakeServer(plan) as server:
         assert [ask(server.url).status for _ in range(3)] == ["ok", "failed", "ok"]
         assert ask(server.url, np.arange(7, dtype=np.uint32)).reason == "short_output"
+
+
+def test_tokens_never_come_together() -> None:
+    """A client that is slow to read gets the next token when it has read the last."""
+    with FakeServer({"itl_s": 0.0}) as server:
+        answer = ask(server.url, on_token=lambda _: time.sleep(0.02))
+    assert [chunk.tokens for chunk in answer.chunks] == [1] * 16
 
 
 def test_requests_can_be_counted_across_servers(tmp_path: Path) -> None:
