@@ -380,7 +380,6 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *args], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.process
 def test_a_user_with_a_config_and_a_gpu_name(tmp_path: Path) -> None:
     out, figure = tmp_path / "plan.parquet", tmp_path / "figures" / "kv_footprint.png"
     model = str(MODELS_DIR / "kimi-linear-48b-a3b.json")
@@ -394,7 +393,6 @@ def test_a_user_with_a_config_and_a_gpu_name(tmp_path: Path) -> None:
     assert figure.with_suffix(".svg").exists()
 
 
-@pytest.mark.process
 def test_a_campaign_file_on_the_command_line(tmp_path: Path) -> None:
     config, out, text = tmp_path / "c.json", tmp_path / "plan.parquet", tmp_path / "plan.txt"
     config.write_text(json.dumps(campaign()))
@@ -408,7 +406,6 @@ def test_a_campaign_file_on_the_command_line(tmp_path: Path) -> None:
     assert len(parquet.read_rows(out, schemas.PLAN)) == 6
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("args", "split"),
     [(["--decode-context", "2"], "TP8 DCP2"), (["--pipeline", "2"], "TP4 PP2"), (["--tensor", "2"], "TP2"), ([], "TP8"),
@@ -419,7 +416,6 @@ def test_the_split_that_was_asked_for_is_planned(args: list[str], split: str) ->
     assert done.stdout.startswith(f"Kimi-Linear-48B-A3B on 8 x H200, {split}, ")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -45,7 +45,7 @@ from longctx.serve.lifecycle import serve
 leftovers.GRACE_S = supervisor.GRACE_S = 0.5
 recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
 with serve(recipe, Launcher("local", {{"python": sys.executable, "program": [{tiny!r}]}}), run_dir=Path({run_dir!r}),
-           log_path=Path({log!r}), campaign="c", start_timeout_s=600):
+           log_path=Path({log!r}), campaign="c", start_timeout_s=60):
     print("ready", flush=True)
     time.sleep(600)
 """
@@ -53,7 +53,7 @@ with serve(recipe, Launcher("local", {{"python": sys.executable, "program": [{ti
 
 def tiny(tmp_path: Path, recipe: Recipe = RECIPE, **options: Any) -> contextlib.AbstractContextManager[Server]:
     launcher = Launcher("local", {"python": sys.executable, "program": [TINY], **options.pop("launcher", {})})
-    defaults = {"run_dir": tmp_path / "run", "log_path": tmp_path / "log", "campaign": "c", "start_timeout_s": 600}
+    defaults = {"run_dir": tmp_path / "run", "log_path": tmp_path / "log", "campaign": "c", "start_timeout_s": 60}
     return serve(recipe, launcher, **(defaults | options))
 
 

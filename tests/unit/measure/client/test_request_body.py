@@ -72,7 +72,6 @@ print(made.size // 1024, peak_kib() - before)
 """
 
 
-@pytest.mark.process
 def test_memory_does_not_grow_with_the_prompt(tmp_path: Path) -> None:
     """A body of 50 MB must not cost what a copy of it, or of its ids as a list, would."""
     ids = np.full(8 << 20, 99_999, dtype=np.uint32)
