@@ -100,7 +100,6 @@ def test_a_smaller_embedding_than_the_vocabulary(tmp_path):
     assert row["ids_in_range"] is False
 
 
-@pytest.mark.process
 def test_the_script_knows_the_embedding_from_the_models_own_config(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tinytokenizers.fast_folder(), folder)
@@ -133,7 +132,6 @@ def test_parts_are_checked_across_row_groups(tmp_path, monkeypatch):
     assert seen[-1] == len(good_ids())
 
 
-@pytest.mark.process
 def test_the_script_fails_with_one_sentence_and_still_writes_its_row(tmp_path):
     path = write(tmp_path / "p.parquet", good_ids())
     command = [
