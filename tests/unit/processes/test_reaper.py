@@ -79,7 +79,6 @@ def test_which_values_are_secret(name: str, value: str, secret: bool) -> None:
     assert secret_values({name: value}) == ([value] if secret else [])
 
 
-@pytest.mark.process
 def test_a_process_is_known_by_pid_and_start() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         start = reaper.start_ticks(process.pid)
