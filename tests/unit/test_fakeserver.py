@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def test_faults_of_one_request_or_length() -> None:
     with FakeServer(plan) as server:
         assert [ask(server.url).status for _ in range(3)] == ["ok", "failed", "ok"]
         assert ask(server.url, np.arange(7, dtype=np.uint32)).reason == "short_output"
+
+
+def test_tokens_never_come_together() -> None:
+    """A client that is slow to read gets the next token when it has read the last."""
+    with FakeServer({"itl_s": 0.0}) as server:
+        answer = ask(server.url, on_token=lambda _: time.sleep(0.02))
+    assert [chunk.tokens for chunk in answer.chunks] == [1] * 16
 
 
 def test_requests_can_be_counted_across_servers(tmp_path: Path) -> None:
@@ -91,12 +99,14 @@ def test_endpoints() -> None:
         assert httpx.get(server.url + "/other", trust_env=False).status_code == 404
 
 
+@pytest.mark.process
 def test_as_vllm_on_the_command_line() -> None:
     with fake_program({"model_id": "mine"}) as (url, _):
         assert httpx.get(url + "/v1/models", trust_env=False).json()["data"][0]["id"] == "mine"
         assert ask(url).status == "ok"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "plan", "line"),
     [(["--max-model-len", "4096"], {"capacity": 1024}, "estimated maximum model length is 1024"),
@@ -114,6 +124,7 @@ def test_a_start_that_fails(arguments: list[str], plan: dict[str, Any], line: st
     assert line in done.stdout
 
 
+@pytest.mark.process
 def test_the_wrapper_is_a_python_otherwise() -> None:
     environment = {"FAKE_PYTHON": sys.executable, "PATH": "/usr/bin:/bin"}
     done = subprocess.run([WRAPPER, "-c", "print(6*7)"], env=environment, capture_output=True, text=True, check=True)

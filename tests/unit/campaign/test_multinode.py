@@ -33,6 +33,7 @@ def test_its_flags_are_vllms(campaign: Campaign, version: str) -> None:
     assert ours | {"--headless"} <= known
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("gpu", "utilization"), [("MI355X", "0.952"), ("H200", "0.95")])
 def test_the_page_shows_what_the_planner_prints(gpu: str, utilization: str) -> None:
     said = subprocess.run(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 GUARD = Path(__file__).parents[3] / "scripts" / "longctx" / "processes" / "container_init.py"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(99)"
 PATIENT = "import time; print('up', flush=True); time.sleep(99)"

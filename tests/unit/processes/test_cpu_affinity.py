@@ -32,6 +32,7 @@ def block_sees(tmp_path: Path) -> tuple[set[int], set[int]]:
         return os.sched_getaffinity(0), later[0]
 
 
+@pytest.mark.process
 @needs_two
 def test_the_client_leaves_a_processor_to_the_thread_that_is_bound_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,6 +43,7 @@ def test_the_client_leaves_a_processor_to_the_thread_that_is_bound_to_it(
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.process
 @needs_two
 def test_a_server_without_bound_threads_changes_nothing(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
@@ -73,6 +75,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 @needs_two
 def test_watching_stays_where_the_measurement_stays(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)

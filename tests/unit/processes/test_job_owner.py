@@ -37,6 +37,7 @@ def start(program: str, **environment: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_the_owners_end_interrupts(signum: int) -> None:
     with start(OWNER) as process:
@@ -46,6 +47,7 @@ def test_the_owners_end_interrupts(signum: int) -> None:
         assert process.stdout.readline() == "interrupted\n"
 
 
+@pytest.mark.process
 def test_sigterm_interrupts() -> None:
     with start(WAIT) as process:
         assert process.stdout is not None
@@ -61,11 +63,13 @@ def gone() -> str:
         return process.communicate()[0].strip()
 
 
+@pytest.mark.process
 def test_an_owner_that_was_gone_before_the_start_interrupts() -> None:
     with start(WAIT, **{OWNER_VARIABLE: gone()}) as process:
         assert "interrupted" in process.communicate(timeout=300)[0]
 
 
+@pytest.mark.process
 def test_a_process_that_has_the_owners_id_today_is_not_the_owner() -> None:
     pid, start_ticks, boot = f"{os.getpid()} 1 {job_owner.boot_id()}".split()
     with start(WAIT, **{OWNER_VARIABLE: f"{pid} {start_ticks} {boot}"}) as process:

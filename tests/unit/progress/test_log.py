@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from longctx.progress import log
 from longctx.progress.lines import TerminalLine
 
@@ -30,6 +31,7 @@ with log_to_file(Path(sys.argv[1])) as speak, ProgressLine("x") as progress:
 """
 
 
+@pytest.mark.process
 def test_a_closed_pipe_ends_nothing_and_the_log_file_goes_on(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = subprocess.Popen(

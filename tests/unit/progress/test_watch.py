@@ -75,6 +75,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.process
 def test_a_writer_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"PYTHONPATH": str(Path(status_file.__file__).parents[2])}
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "status.json")], env=environment, check=False)
@@ -340,6 +341,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert wrong.value.code == 2
 
 
+@pytest.mark.process
 def test_as_a_program_and_into_a_closed_pipe(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(Path(status_file.__file__).parents[2]), "PATH": os.environ["PATH"]}
     command = [sys.executable, "-W", "error", "-m", "longctx.cli", "watch", str(tmp_path), "--once"]

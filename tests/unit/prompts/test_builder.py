@@ -228,6 +228,7 @@ def test_suffixes_are_distinct_from_their_first_id_and_exact(streams, tmp_path):
     assert "where are they checked?" in tokenizer.decode(variants.read_suffix_ids(path, 4, 128))
 
 
+@pytest.mark.process
 def test_reading_prompts_needs_no_tokenizer(streams, tmp_path):
     path = tmp_path / "p.parquet"
     make(streams, path, 1024)

@@ -160,6 +160,7 @@ def remote(tmp_path, monkeypatch):
     return manifest
 
 
+@pytest.mark.process
 def test_fetch_clones_the_pinned_tag_once(remote, tmp_path):
     lines = []
     sources.fetch(remote, tmp_path / "clones", lines.append)
@@ -168,6 +169,7 @@ def test_fetch_clones_the_pinned_tag_once(remote, tmp_path):
     assert sources.scan(CorpusSpec(str(tmp_path / "clones"))).repositories == ["alpha"]
 
 
+@pytest.mark.process
 def test_a_failed_fetch_names_the_repository_and_leaves_no_half(remote, tmp_path):
     remote.write_text(remote.read_text().replace("v1", "v2"))
     with pytest.raises(PromptError, match="alpha at v2 cannot be cloned"):

@@ -73,6 +73,7 @@ def manifest_of(tmp_path, corpus):
     return path
 
 
+@pytest.mark.process
 def test_the_scripts_go_from_corpus_to_validated_prompt(tmp_path):
     model, stream, path = (str(tmp_path / name) for name in ("model", "stream.parquet", "4Ki.parquet"))
     corpus = str(tinytokenizers.corpus_folder())

@@ -146,6 +146,7 @@ def test_remote_code_runs_only_where_asked():
         load_tokenizer(TokenizerSpec(str(tinytokenizers.tiktoken_folder())))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("kind", "extra"), [("fast", ""), ("tiktoken", ", trust_remote_code=True")])
 def test_a_pinned_hub_id_works_offline(tmp_path, kind, extra):
     """From the hub's cache as huggingface_hub lays it out, in a process that may not ask the network."""

@@ -343,6 +343,7 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.process
 def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     write_campaign(tmp_path)
     tables = [word for name in TABLES for word in (f"--{name}", f"results/small/{name}.parquet")]
@@ -361,12 +362,14 @@ def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     assert (results / "figures" / "ttft.svg").exists()
 
 
+@pytest.mark.process
 def test_one_length_alone(tmp_path: Path) -> None:
     write_campaign(tmp_path)
     assert run("summary.py", tmp_path, *ROWS[:2], "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
     assert [row["length"] for row in parquet.read_rows(tmp_path / "8Ki.parquet")] == [8192]
 
 
+@pytest.mark.process
 def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path) -> None:
     write_campaign(tmp_path)
     broken = tmp_path / "results" / "small" / "measurements" / "4Ki" / "pass1.parquet"

@@ -262,6 +262,7 @@ def write_summary(folder: Path, factor: float, passes: int = 3) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_the_gate_opens_and_shuts(tmp_path: Path) -> None:
     base, slow = write_summary(tmp_path / "base", 1.0), write_summary(tmp_path / "slow", 1.2)
     same = run_compare("--ours", base, "--against", base)
@@ -275,12 +276,14 @@ def test_the_gate_opens_and_shuts(tmp_path: Path) -> None:
     assert run_compare("--ours", slow, "--against", base, "--threshold", 0.5).returncode == 0
 
 
+@pytest.mark.process
 def test_the_strict_gate_wants_proof(tmp_path: Path) -> None:
     base, slow = write_summary(tmp_path / "base", 1.0, passes=1), write_summary(tmp_path / "slow", 1.2, passes=1)
     assert run_compare("--ours", slow, "--against", base).returncode == 0
     assert run_compare("--ours", slow, "--against", base, "--strict").returncode == 3
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "said"),
     [(["--threshold", "0"], "argument --threshold: 0 is not above 0"), (["--threshold", "-1"], "-1 is not above 0"),
@@ -296,6 +299,7 @@ def test_an_option_that_makes_no_sense_is_refused(tmp_path: Path, options: list[
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.process
 def test_nothing_to_compare_with_is_one_sentence(tmp_path: Path) -> None:
     found = run_compare("--ours", tmp_path / "summary.parquet")
     assert found.returncode == 1
@@ -303,6 +307,7 @@ def test_nothing_to_compare_with_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.process
 def test_one_slower_rung_of_a_real_run_shuts_the_gate(tmp_path: Path) -> None:
     measured = ROOT / "resources" / "results" / "h200-tp1" / "summary.parquet"
     assert run_compare("--ours", measured, "--against", measured).returncode == 0

@@ -100,6 +100,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
     process.wait()
 
 
+@pytest.mark.process
 def test_a_live_run_is_named_and_nothing_of_it_is_touched(start: Start) -> None:
     other, left = start("default"), lock()
     with pytest.raises(LongctxError) as caught:
@@ -111,6 +112,7 @@ def test_a_live_run_is_named_and_nothing_of_it_is_touched(start: Start) -> None:
     assert left.exists()
 
 
+@pytest.mark.process
 def test_who_only_looks_is_let_in_and_keeps_nobody_out(start: Start) -> None:
     start("default")
     left = lock()
@@ -118,11 +120,13 @@ def test_who_only_looks_is_let_in_and_keeps_nobody_out(start: Start) -> None:
     assert left.exists()
 
 
+@pytest.mark.process
 def test_a_look_that_goes_on_keeps_no_run_out(start: Start) -> None:
     start("default", "looks")
     run(campaign())
 
 
+@pytest.mark.process
 def test_what_a_killed_run_held_is_free(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     kill(start("default"))
     left = lock()
@@ -131,6 +135,7 @@ def test_what_a_killed_run_held_is_free(start: Start, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "longctx: removed the lock that a killed run left; going on where it stopped\n"
 
 
+@pytest.mark.process
 def test_two_campaigns_may_run_in_one_folder_and_keep_each_others_locks(start: Start) -> None:
     start("other")
     left = lock()

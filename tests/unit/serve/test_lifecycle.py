@@ -27,6 +27,8 @@ from longctx.serve.lifecycle import serve
 from longctx.serve.server import Server
 from tinyserver import tiny_python
 
+pytestmark = pytest.mark.process
+
 TINY = str(Path(__file__).parents[2] / "tinyserver.py")
 SCRIPTS = str(Path(__file__).parents[3] / "scripts")
 RECIPE = Recipe(model="m", served_name="tiny", max_model_len=2048)

@@ -159,6 +159,7 @@ opened.append("row", {"number": 2})
 """
 
 
+@pytest.mark.process
 def test_a_record_half_written_is_taken_back(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     path = tmp_path / "p.jsonl"

@@ -46,6 +46,7 @@ def other_node(campaign: Campaign) -> Iterator[int | None]:
     process.join()
 
 
+@pytest.mark.process
 def test_a_point_is_measured_by_one_job_over_all_nodes(campaign: Campaign, other_node: int) -> None:
     said = rf"1Ki/pass1 is already being measured \(process {other_node} on node7, SLURM job 4711\); wait for it"
     with pytest.raises(LongctxError, match=said), exclusive(campaign, [POINT]):

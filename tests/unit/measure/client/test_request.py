@@ -440,6 +440,7 @@ def test_silence_is_no_reason_to_give_up(tmp_path: Path) -> None:
     assert len(asked) >= 5
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("plan", [{"ttft_s": 60, "die_after_s": 0.1}, {"itl_s": 0.01, "die_after_tokens": 5}])
 def test_a_server_that_dies(plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "DEATH_GRACE_S", 60.0)  # its socket closes before it is seen to be dead

@@ -42,6 +42,7 @@ def test_what_cannot_be_told_is_not_said(tmp_path: Path) -> None:
     assert connectors.lacking(str(tmp_path / "nothing"), DECODE_BENCH) is None
 
 
+@pytest.mark.process
 def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) -> None:
     recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config={"kv_connector": DECODE_BENCH})
     launcher = Launcher("local", {"python": sys.executable})
@@ -52,6 +53,7 @@ def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) 
     assert not log.exists()
 
 
+@pytest.mark.process
 def test_more_host_memory_than_there_is_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have = shutil.disk_usage(connectors.SHARED_MEMORY)._replace(free=3 * 2**30)
     monkeypatch.setattr(connectors.shutil, "disk_usage", lambda _: have)

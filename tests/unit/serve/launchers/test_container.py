@@ -220,6 +220,7 @@ DOCKER_PULLED = {"Id": "sha256:aa11", "RepoDigests": ["vllm/vllm-openai@sha256:d
 DOCKER_BUILT = {"Id": "sha256:aa11", "RepoDigests": [], "Config": {}}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("facts", "digest", "labels"),
     [
@@ -234,6 +235,7 @@ def test_image_facts(monkeypatch: pytest.MonkeyPatch, facts: dict, digest: str, 
     assert engines.find_image("podman", "x") == Image("x", "sha256:aa11", digest, labels)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("stderr", "words"),
     [

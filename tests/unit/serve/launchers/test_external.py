@@ -17,6 +17,8 @@ from longctx.serve import lifecycle
 from longctx.serve.lifecycle import serve
 from longctx.storage.schemas import SERVER_FACTS
 
+pytestmark = pytest.mark.process
+
 TINY = str(Path(__file__).parents[3] / "tinyserver.py")
 RECIPE = Recipe(model="m", served_name="theirs", max_model_len=1 << 20, kv_cache_dtype="fp8", attention_backend="X")
 

@@ -115,12 +115,14 @@ def verify(kernel: Path, checksum: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", VERIFY, KERNEL, checksum, root], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_the_right_decode_kernel_passes(kernel: Path) -> None:
     checksum = hashlib.sha256(b"machine code").hexdigest()
     done = verify(kernel, checksum)
     assert (done.returncode, done.stdout) == (0, f"{KERNEL} {checksum}\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("checksum", "words"), [("", "no checksum was given"), ("0" * 64, "a wrong decode kernel")])
 def test_a_wrong_or_unknown_checksum_fails(kernel: Path, checksum: str, words: str) -> None:
     done = verify(kernel, checksum)
@@ -128,6 +130,7 @@ def test_a_wrong_or_unknown_checksum_fails(kernel: Path, checksum: str, words: s
     assert words in done.stderr
 
 
+@pytest.mark.process
 def test_a_missing_or_doubled_kernel_fails(kernel: Path) -> None:
     checksum = hashlib.sha256(b"machine code").hexdigest()
     second = kernel.parents[4] / "old" / "hsa" / KERNEL
