@@ -1,7 +1,7 @@
-"""Every Parquet table of the pipeline: its Arrow schema, declared once, and atomic, labelled I/O.
+"""The Arrow schema of every Parquet table of the pipeline, declared once.
 
-A file's metadata says longctx_format and git_revision; a campaign's files also its name and config_hash, by which its
-configuration lies in R/.config. Prompts and token streams depend on their content alone and have no config_hash.
+A file's metadata has longctx_format and git_revision; a campaign's files also have its name and config_hash, the name
+of its configuration in R/.config. Prompts and token streams depend on their content alone and have no config_hash.
 
 Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
@@ -29,7 +29,7 @@ def _columns(first: str, last: str) -> dict[str, pa.DataType]:
     return {name: MEASUREMENTS.field(name).type for name in names[names.index(first) : names.index(last) + 1]}
 
 
-# Which server, on which host, gave a row. Rows that differ in a field of IDENTITY never merge.
+# The server and host of a row. Rows that differ in a field of IDENTITY never merge.
 SERVER_FACTS, HOST_FACTS = _columns("vllm_version", "startup_s"), _columns("host", "os")
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip

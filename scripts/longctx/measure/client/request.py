@@ -1,9 +1,8 @@
-"""One streaming completion request with token ids, and what arrived when.
+"""One streaming completion request with token ids, and the arrival times of its tokens.
 
-The clock starts just before the first byte of the request is sent and TTFT ends when the first bytes that carry
-a new token are read from the socket, so sending and parsing the prompt, queueing and prefill are all inside.
-There is no read timeout: a prefill may take hours. Instead the caller's `alive` and `stalled` are asked about
-once a second, whatever the connection is waiting for.
+The clock starts just before the first byte of the request is sent and TTFT ends when the first bytes that carry a new
+token are read from the socket, so TTFT includes sending and parsing the prompt, queueing and prefill. There is no read
+timeout, since a prefill may take hours: about once a second the caller's `alive` and `stalled` are asked instead.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from longctx.storage.token_file import Ids
 ERROR_BODY_BYTES = 1 << 16
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
 _DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNORECASE)
-# How every stream of events begins; a page, or an answer in one piece, does not.
+# The beginning of every stream of events; a page, or an answer in one piece, begins otherwise.
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
 _TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
 # Every answer has the length that was asked for.
@@ -107,13 +106,13 @@ class _Request:
     api_key: str | None
     watch: Watch
     on_token: Callable[[float], None] | None
-    delay_s: float | None = None  # as of the first token
+    delay_s: float | None = None  # of this thread, at the first token
 
     def send(self, body: RequestBody) -> Answer:
         received = StreamRecord()
         self.watch.begin()
         reason, detail = None, None
-        start_s, self.delay_s = run_delay_s(), None
+        start_delay_s, self.delay_s = run_delay_s(), None
         try:
             self._exchange(body, received)
         except Failure as failure:
@@ -134,7 +133,7 @@ class _Request:
             cached_tokens=received.cached_tokens,
             finish_reason=received.finish_reason,
             wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
-            starved_s=None if start_s is None or self.delay_s is None else self.delay_s - start_s,
+            starved_s=None if start_delay_s is None or self.delay_s is None else self.delay_s - start_delay_s,
         )
         if reason or not answer.chunks:
             return answer
@@ -211,7 +210,7 @@ class _Request:
 
 def _http_failure(response: httpcore.Response, body: RequestBody) -> Failure:
     raw = b""
-    with contextlib.suppress(*_BROKEN):  # what came of it still says more than that it broke off
+    with contextlib.suppress(*_BROKEN):  # the part that arrived says more than the broken connection
         for data in response.iter_stream():
             raw += data
             if len(raw) >= ERROR_BODY_BYTES:
