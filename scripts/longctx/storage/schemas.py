@@ -78,7 +78,7 @@ FITS = _schema(
     campaign=_S, mode=_S, name=_S, formula=_S, n=_I, length_min=_I, length_max=_I,
     coefficient=_F, exponent=_F, exponent_std=_F, intercept_s=_F, slope_s=_F, slope_std_s=_F, r2=_F,
 )  # fmt: skip
-# One row per metric, length and other run: ratio = ours / theirs, its interval, and the verdict (longctx.compare).
+# One row per metric, length and other run: ratio = ours / theirs, its interval, and the verdict.
 COMPARISON = _schema(
     other=_S, source=_S, per_gpu=_B, mode=_S, length=_I, metric=_S, ours_mean=_F, ours_std=_F, ours_n=_I,
     theirs_mean=_F, theirs_std=_F, theirs_n=_I, ratio=_F, ratio_low=_F, ratio_high=_F, p=_F, verdict=_S,

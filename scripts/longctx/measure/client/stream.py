@@ -116,7 +116,7 @@ def _is_error(message: dict[str, Any]) -> bool:
 
 
 def _parse(text: str) -> Any:
-    """Return the JSON in `text`, None where it is not JSON; accepts the lone surrogates and NaN that some servers send."""
+    """Return the JSON in `text`, None where it is none; accepts NaN and lone surrogates, which some servers send."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
