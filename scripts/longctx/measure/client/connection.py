@@ -47,10 +47,6 @@ class Watch:
     next_check: float = 0.0
     sent_bytes: int = 0
 
-    def begin(self) -> None:
-        self.start = None
-        self.sent_bytes = 0
-
     def mark_write(self) -> None:
         if self.start is None:
             self.started_at, self.start = datetime.now(UTC), time.perf_counter()

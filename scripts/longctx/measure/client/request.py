@@ -9,7 +9,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import responses
 from typing import Any
@@ -83,20 +83,15 @@ def stream(
     alive() False ends the request as server_died, stalled() True as timeout; both must return at once.
     on_token is called with the seconds since the start for each event that may carry a token.
     """
-    fields = {
-        "model": model,
-        "max_tokens": max_new_tokens,
-        **SAMPLING,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        **(extra_body or {}),
-    }
-    watch = Watch(alive, stalled)
-    request = _Request(url.rstrip("/").removesuffix("/v1"), api_key, watch, on_token)
-    answer = request.send(RequestBody.encode(fields, ids))
+    fields = {"model": model, "max_tokens": max_new_tokens, **SAMPLING, "stream": True, **(extra_body or {})}
+
+    def send(**stream_options: bool) -> Answer:
+        body = RequestBody.encode({**fields, "stream_options": {"include_usage": True} | stream_options}, ids)
+        return _Request(url.rstrip("/").removesuffix("/v1"), api_key, Watch(alive, stalled), on_token).send(body)
+
+    answer = send(continuous_usage_stats=True)
     if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):
-        # An older server knows less of stream_options.
-        answer = request.send(RequestBody.encode({**fields, "stream_options": {"include_usage": True}}, ids))
+        return send()  # an older server
     return answer
 
 
@@ -109,35 +104,32 @@ class _Request:
     delay_s: float | None = None  # of this thread, at the first token
 
     def send(self, body: RequestBody) -> Answer:
-        received = StreamRecord()
-        self.watch.begin()
+        received, start_delay_s = StreamRecord(), run_delay_s()
         reason, detail = None, None
-        start_delay_s, self.delay_s = run_delay_s(), None
         try:
             self._exchange(body, received)
         except Failure as failure:
             reason, detail = failure.reason, redact(str(failure), self.api_key)
             if reason == "error_event" and _DEAD_ENGINE.search(detail) and self.watch.died(ENGINE_DEATH_GRACE_S):
                 reason = "server_died"
-        end = time.perf_counter()
-        started_at = self.watch.started_at
-        wall_s = (datetime.now(UTC) - started_at).total_seconds()
-        answer = Answer(
+        elapsed_s, chunks = self.watch.elapsed(time.perf_counter()), received.chunks()
+        wall_s = (datetime.now(UTC) - self.watch.started_at).total_seconds()
+        timed = bool(chunks) and reason is None
+        return Answer(
             status="failed" if reason else "ok",
-            started_at=started_at,
+            started_at=self.watch.started_at,
             reason=reason,
             detail=detail,
-            chunks=received.chunks(),
+            chunks=chunks,
             prompt_tokens=received.prompt_tokens,
             completion_tokens=received.completion_tokens,
             cached_tokens=received.cached_tokens,
             finish_reason=received.finish_reason,
-            wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
+            ttft_s=chunks[0].elapsed_s if timed else None,
+            e2e_s=self.watch.elapsed(self.watch.last_read) if timed else None,
+            wall_jump_s=wall_s - elapsed_s if self.watch.start else None,
             starved_s=None if start_delay_s is None or self.delay_s is None else self.delay_s - start_delay_s,
         )
-        if reason or not answer.chunks:
-            return answer
-        return replace(answer, ttft_s=answer.chunks[0].elapsed_s, e2e_s=self.watch.elapsed(self.watch.last_read))
 
     def _exchange(self, body: RequestBody, received: StreamRecord) -> None:
         """Send the request and read its stream into `received`; raise Failure for whatever goes wrong."""
