@@ -23,7 +23,7 @@ from longctx.measure.point_record import PointRecord, exclusive, journal_rows
 from longctx.measure.refusals import Refusal, Refusals
 from longctx.measure.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
-from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
+from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, warm_up
 from longctx.plan.plan_table import PlanTable
 from longctx.processes.job_owner import ending_with_owner
 from longctx.progress import eta
@@ -186,7 +186,8 @@ class ServerClimb:
         starts = len(list(record.journal.of_kind("server"))) - 1
 
         def read_ids(index: int, count: int) -> Ids:
-            return np.roll(cycled(next(variants.iter_ids(path, last_variant - index)), count), starts)
+            # A short prompt is repeated: the text of a warm-up does not matter.
+            return np.roll(np.resize(next(variants.iter_ids(path, last_variant - index)), count), starts)
 
         def send(index: int, ids: Ids, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
             return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))

@@ -21,16 +21,10 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
 
 
 MEASUREMENTS = arrow_schema(MeasurementRow)
-
-
-def _columns(first: str, last: str) -> dict[str, pa.DataType]:
-    """Return name and type of the measurements' columns from `first` to `last`."""
-    names = MEASUREMENTS.names
-    return {name: MEASUREMENTS.field(name).type for name in names[names.index(first) : names.index(last) + 1]}
-
-
-# The server and host of a row. Rows that differ in a field of IDENTITY never merge.
-SERVER_FACTS, HOST_FACTS = _columns("vllm_version", "startup_s"), _columns("host", "os")
+_SERVER, _HOST = map(MEASUREMENTS.get_field_index, ("vllm_version", "host"))
+# The server and host of a row: its last columns. Rows that differ in a field of IDENTITY never merge.
+SERVER_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_SERVER:_HOST]}
+HOST_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_HOST:]}
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
 
