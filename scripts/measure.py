@@ -23,11 +23,10 @@ def main() -> int:
         try:
             campaign = load(args.config_file)
             points = [point.parse_point(name) for name in args.points]
-            plan = campaign.results / "plan.parquet"
             failed = measure(
                 campaign,
                 points,
-                plan=PlanTable.read(plan) if plan.exists() else PlanTable.empty(),
+                plan=PlanTable.read(campaign.results / "plan.parquet"),
                 prompts={p.length: campaign.results / "prompts" / f"{p.label}.parquet" for p in points},
                 validations={p.length: campaign.results / "validation" / f"{p.label}.parquet" for p in points},
                 say=say,

@@ -1,4 +1,4 @@
-"""The row of one request, built once: from its observation, or from the reason why it was never sent."""
+"""The row of one request, built once: from its observation, or from the reason for not sending it."""
 
 import socket
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation,
 
 
 def refused_row(record: PointRecord, key: RequestKey, reason: str, detail: str) -> MeasurementRow:
-    """Return the row of a request that was never sent, with the reason why."""
+    """Return the row of a request that was never sent, with the reason."""
     return MeasurementRow(
         **_identity(record, key),
         status=Status.FAILED,

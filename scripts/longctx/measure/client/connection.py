@@ -37,7 +37,7 @@ class Failure(Exception):
 
 @dataclass(slots=True)
 class Watch:
-    """The clock of one request, and the questions asked while its connection waits."""
+    """The clock of one request, and the checks made while its connection waits."""
 
     alive: Callable[[], bool] | None
     stalled: Callable[[], bool] | None

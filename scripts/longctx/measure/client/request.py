@@ -132,7 +132,7 @@ class _Request:
         )
 
     def _exchange(self, body: RequestBody, received: StreamRecord) -> None:
-        """Send the request and read its stream into `received`; raise Failure for whatever goes wrong."""
+        """Send the request and read its stream into `received`; raises Failure for everything that goes wrong."""
         try:
             with httpcore.ConnectionPool(network_backend=WatchedBackend(self.watch)) as pool:
                 self._read(pool, body, received)
@@ -161,23 +161,17 @@ class _Request:
     def _read(self, pool: httpcore.ConnectionPool, body: RequestBody, received: StreamRecord) -> None:
         address = httpcore.URL(self.url)
         host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
-        headers = [
-            ("Host", host),
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(body.size)),
-            ("Accept", "text/event-stream"),
-            ("Accept-Encoding", "identity"),
-            ("Connection", "close"),
-        ]
-        if self.api_key:
-            headers.append(("Authorization", f"Bearer {self.api_key}"))
-        with pool.stream(
-            "POST",
-            f"{self.url}/v1/completions",
-            headers=headers,
-            content=iter(body),
-            extensions={"timeout": {"connect": CONNECT_TIMEOUT_S}},
-        ) as response:
+        headers: dict[bytes | str, bytes | str] = {
+            "Host": host,
+            "Content-Type": "application/json",
+            "Content-Length": str(body.size),
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+        }
+        headers |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        url, timeouts = f"{self.url}/v1/completions", {"timeout": {"connect": CONNECT_TIMEOUT_S}}
+        with pool.stream("POST", url, headers=headers, content=iter(body), extensions=timeouts) as response:
             if response.status != 200:
                 raise _http_failure(response, body)
             parser, head = SseParser(), b""

@@ -1,4 +1,4 @@
-"""Server-sent events from raw bytes, in whatever pieces the network delivers them."""
+"""Server-sent events from raw bytes, however the network cuts them into pieces."""
 
 import re
 from dataclasses import dataclass, field
