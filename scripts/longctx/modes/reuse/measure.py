@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from longctx.campaign.campaign import Campaign
-from longctx.campaign.mode import RequestKey, campaign_facet
+from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
 from longctx.measure.mode import MEASURED_VARIANTS, MeasureFacet, RequestPrompt, measured_variant
 from longctx.measure.verdict import CacheExpectation
@@ -25,7 +25,7 @@ class ReuseMeasure(MeasureFacet):
         if role != Role.REUSE:
             return RequestPrompt(prefix)
         query = index - 1 + (MEASURED_VARIANTS if doubts else 0)
-        return RequestPrompt(prefix, query, campaign_facet(point.mode).suffix_tokens(campaign.raw))
+        return RequestPrompt(prefix, query, campaign.raw["reuse"]["suffix_tokens"])
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
         if (Role.COLD, 0) not in missing:
