@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 WORDS = os.environ.get("TINY", "").split()
 KEPT: list[mmap.mmap] = []
@@ -41,6 +42,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def tiny_python(folder: Path) -> str:
+    """Write a Python interpreter whose module vLLM is this program, and return its path."""
+    python = folder / "python-with-tiny"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -m ] && shift 2 && set -- {__file__} "$@"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
 
 
 def arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The `longctx` command: what one wants to know about a campaign without Snakemake."""
+"""The `longctx` command: shows a campaign without Snakemake."""
 
 import argparse
 import contextlib

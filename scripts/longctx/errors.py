@@ -20,8 +20,8 @@ class PromptError(LongctxError):
 class ServerError(LongctxError):
     """A server did not start, is not ours, or died.
 
-    `reason` is one of `longctx.reasons`; `log_tail` the last lines of the server's log; `kv_tokens` the longest context
-    that the KV cache would hold, where the reason is 'kv_too_small' and the server said so.
+    reason: one of `measure.reasons`. log_tail: the last lines of the server's log. kv_tokens: the longest context that
+    the KV cache would hold, where the reason is 'kv_too_small' and the server logged it.
     """
 
     def __init__(

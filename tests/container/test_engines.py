@@ -145,7 +145,7 @@ def test_secrets_reach_the_server_but_no_file_or_command_line(
     with start(tmp_path, stand_in(pass_env=["HF_TOKEN"])) as server:
         (name,) = engine.containers()
         inside = engine.call("exec", name, "printenv", "HF_TOKEN").stdout.strip()
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.kept.processes()]
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.process.processes()]
         seen = json.dumps([server.command, server.facts, server.env_json])
     assert inside == SECRET
     assert SECRET not in seen

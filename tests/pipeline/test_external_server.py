@@ -1,7 +1,6 @@
 """Launcher external through the real Snakemake: somebody else's server is measured, marked and left alone."""
 
 import json
-import os
 import shutil
 import ssl
 import subprocess
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fakenvml
 import pytest
 from busy import told
 from fakeserver import FakeServer, Handler
@@ -268,15 +268,10 @@ def test_silence_without_metrics_ends_at_its_own_limit(prepared: Pipeline, their
 def test_what_this_host_s_gpus_draw_is_not_its_energy(
     prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = prepared.folder / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text(f"#!/bin/sh\necho \"$@\" >> {prepared.folder}/asked\necho '0, 200'\nsleep 5\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    content = {"driver": "580.95", "cuda": 13000, "gpus": [fakenvml.h200()]}
+    fakenvml.install(prepared.folder / "nvml", content, monkeypatch.setenv)
     prepared.configure(lengths=[256])
     done = measure(prepared, theirs({"ttft_s": 0.5}).url)
     assert done.code == 0, done.output
     (row,) = [row for row in prepared.rows("256/pass1") if row["role"] == "cold"]
     assert [row[name] for name in ("energy_j", "power_mean_w", "power_gap_s")] == [None] * 3
-    asked = prepared.folder / "asked"
-    assert not asked.exists() or "power.draw" not in asked.read_text()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from busy import told
 from fakeserver import FakeServer
-from longctx.processes.reaper import MASK
+from longctx.redaction import MASK
 from longctx.storage import parquet, token_file
 from pipeline import Finished, Pipeline, copy, until
 
@@ -225,7 +225,7 @@ import runpy, sys
 sys.path.insert(0, "scripts")
 from longctx.serve import lifecycle
 port = int(sys.argv[1])
-lifecycle.choose_port = lambda wanted: port
+lifecycle.choose_port = lambda: port
 sys.argv = ["measure.py", *sys.argv[2:]]
 runpy.run_path("scripts/measure.py", run_name="__main__")
 """

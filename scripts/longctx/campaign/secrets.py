@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from longctx.errors import ConfigError
-from longctx.processes.reaper import SECRET_NAME, SHORTEST_SECRET
-from longctx.redaction import SHAPES
+from longctx.redaction import SECRET_NAME, SHAPES, SHORTEST_SECRET
 
 _SECRET_ARGUMENT = re.compile(r"--(?:api-key|hf-token)(?:=|$)")
 _PASSWORD_IN_URL = re.compile(r"\w+://[^/\s@]*:[^/\s@]*@")

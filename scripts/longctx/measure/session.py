@@ -20,7 +20,7 @@ from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
 from longctx.serve.facts import jit_lines
-from longctx.serve.machine.power import PowerSampler
+from longctx.serve.machine.power import EnergyMeter, energy_meter
 from longctx.serve.server import Server
 from longctx.storage.journal import JournalError
 from longctx.storage.rows import MeasurementRow
@@ -63,7 +63,7 @@ class Session:
 
     def is_useless(self) -> bool:
         """Return whether another request is pointless: the server died, or it stalled and a new one can be started."""
-        return not self.server.alive() or (self.stalled and self.server.kept is not None)
+        return not self.server.alive() or (self.stalled and self.server.process is not None)
 
     def send(self, record: PointRecord, outgoing: Outgoing) -> MeasurementRow:
         """Send one request, write its trace and row to the point's journal, and return the row."""
@@ -79,7 +79,7 @@ class Session:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
-        power = PowerSampler(server.gpu_numbers) if server.gpu_numbers else None
+        power = energy_meter(server.gpu_numbers)
         with power or contextlib.nullcontext():
             answer = self._stream(record, outgoing, before, power)
         window = self._read_counters(before, answer, outgoing)
@@ -96,7 +96,7 @@ class Session:
             earlier=tuple(earlier),
             clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
             violated=tuple(entry["setting"] for entry in server.contract if entry["ok"] is False),
-            unverified=() if server.kept else tuple(e["setting"] for e in server.contract if e["ok"] is None),
+            unverified=() if server.process else tuple(e["setting"] for e in server.contract if e["ok"] is None),
             log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
             energy=power.energy() if power else {},
         )
@@ -121,7 +121,7 @@ class Session:
         return answer
 
     def _stream(
-        self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: PowerSampler | None
+        self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: EnergyMeter | None
     ) -> request.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server

@@ -1,4 +1,4 @@
-"""The first program of a container: runs the server, whose command it is given, and ends it where stdin ends.
+"""The first program of a container: runs the command that it gets, and ends it when standard input closes.
 
 Mounted into the container and run there, by whatever Python the image has: standard library only, none of our modules.
 """

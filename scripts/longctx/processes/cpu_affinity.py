@@ -37,18 +37,11 @@ def follow(pid: int) -> None:
 
 
 def bound_cpus(pids: Iterable[int]) -> set[int]:
-    """Return the processors that are the only one of some thread of these processes."""
-    found: set[int] = set()
+    """Return the processors to which a thread of these processes is bound alone."""
+    bound: set[int] = set()
     for pid in pids:
-        for thread in _threads(pid):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(OSError):  # it has ended
-                allowed = os.sched_getaffinity(thread)
-                found |= allowed if len(allowed) == 1 else set()
-    return found
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
+                allowed = os.sched_getaffinity(int(thread.name))
+                bound |= allowed if len(allowed) == 1 else set()
+    return bound

@@ -1,12 +1,15 @@
-"""Who a process is: boot id, pid and start ticks."""
+"""The identity of a process (boot id, pid and start ticks) and its owner (a mark in its environment)."""
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from longctx.processes.reaper import start_ticks
+from longctx.processes.reaper import all_processes, descendants_in, start_ticks
+
+MARKER = "LONGCTX_OWNER"
 
 
 def boot_id() -> str:
@@ -15,7 +18,7 @@ def boot_id() -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """Return what tells this process from every other, whatever becomes of the wall clock."""
+    """Return the identity of this process, which does not depend on the wall clock."""
     return {"pid": os.getpid(), "start": start_ticks(os.getpid()), "boot": boot_id(), "host": platform.node()}
 
 
@@ -24,3 +27,15 @@ def writer_gone(entry: Mapping[str, Any]) -> bool | None:
     if entry.get("host") != platform.node():
         return None
     return entry.get("boot") != boot_id() or start_ticks(int(entry.get("pid", 0))) != entry.get("start")
+
+
+def marked(owner_id: str) -> dict[int, int]:
+    """Return {pid: start_ticks} of the processes whose environment carries this owner's id, and all below them."""
+    table = all_processes()
+    needle = f"{MARKER}={owner_id}\0".encode()
+    processes: dict[int, int] = {}
+    for pid, (_, state, start) in table.items():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if state != "Z" and needle in file.read() + b"\0":
+                processes |= {pid: start} | descendants_in(table, pid)
+    return processes

@@ -1,4 +1,4 @@
-"""A measurement ends with the Snakemake that started it, however that ended: nobody is left to take its results."""
+"""Ends a measurement when the Snakemake that started it has ended: nobody is left to take its results."""
 
 import os
 import select
@@ -39,7 +39,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _watch(over: int) -> None:
-    """Wait for the owner's end or for ours; an owner of another boot is on another machine and none of our business."""
+    """Wait for the owner's end or for ours. An owner with another boot id runs on another host: ignore it."""
     words = os.environ.get(OWNER_VARIABLE, "").split()
     if len(words) == 3 and words[2] == boot_id() and _outlived(int(words[0]), int(words[1]), over):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,17 +1,28 @@
-"""What is launched, and who owns it."""
+"""What is launched, and its ownership."""
 
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessOwner:
-    """Whose server this is. `id` is unique to one start: use it in container names ('longctx-<id>') and labels."""
+class Ownership:
+    """The ownership of one server start. `id` is its own."""
 
     id: str
     campaign: str
     run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """The unique name of this start's container and of its folder for sockets."""
+        return f"longctx-{self.id}"
+
+    @classmethod
+    def new(cls, campaign: str, run_dir: Path) -> Self:
+        """Return one with a new id."""
+        return cls(uuid.uuid4().hex[:12], campaign, run_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,7 @@ class Launch:
       finds the record of a dead owner: e.g. `podman stop -t 20 NAME`, `podman rm -f NAME`. Names made from the owner's
       id only.
     probe: argv prefix that runs Python beside the running server ([python] or [podman, exec, NAME, python3]), or None.
-    facts: what the launcher knows of tables.SERVER_FACTS: launcher, image, image_digest.
+    facts: what the launcher knows of schemas.SERVER_FACTS: launcher, image, image_digest.
     server_env: the server's own environment, where that is not `env` (in a container).
     holds_stdin: the program's standard input stays open for as long as its reaper lives; else it is empty.
     sockets: a folder for the server's sockets, made for it and removed after it, or None.

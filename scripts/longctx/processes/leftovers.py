@@ -1,17 +1,18 @@
-"""End what earlier runs of ours left behind, and nothing else."""
+"""Ends what earlier runs of ours left behind, and nothing else."""
 
 import contextlib
 import json
 import platform
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import boot_id
+from longctx.processes.identity import boot_id, marked
 
 GRACE_S = 10.0
 REAPER_PATIENCE_S = 45.0  # the grace, TERM and KILL of the reaper, and some
@@ -23,7 +24,7 @@ def end_leftovers(run_dir: Path) -> list[str]:
     A record of another host is left for that host; one of an earlier boot has no processes. ServerError where a
     process survives SIGKILL.
     """
-    said = []
+    sentences = []
     for path in sorted(run_dir.glob("server-*.json")):
         try:
             record = json.loads(path.read_text())
@@ -32,12 +33,12 @@ def end_leftovers(run_dir: Path) -> list[str]:
         if record["host"] != platform.node() or _owner_lives(record):
             continue
         if record["boot"] == boot_id():
-            said.append(_end(record, path))
+            sentences.append(_end(record, path))
         else:
             reaper.run_stop_commands(record["stop_commands"])  # a container survives a reboot, stopped
             reaper.remove_sockets(record.get("sockets"))
         path.unlink(missing_ok=True)
-    return [sentence for sentence in said if sentence]
+    return list(filter(None, sentences))
 
 
 def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
@@ -46,20 +47,36 @@ def end_marked(owner_id: str, stop_commands: list[list[str]]) -> list[int]:
     for signum, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 20.0)):
         deadline = time.monotonic() + patience_s
         sent: set[tuple[int, int]] = set()
-        while (left := reaper.marked(owner_id)) and time.monotonic() < deadline:
+        while (left := marked(owner_id)) and time.monotonic() < deadline:
             for process in set(left.items()) - sent:
                 reaper.send(*process, signum)
                 sent.add(process)
             time.sleep(0.1)
-    return sorted(reaper.marked(owner_id))
+    return sorted(marked(owner_id))
 
 
-def recorded_memory(record_path: Path, pids: Iterable[int]) -> dict[str, list[int]]:
-    """Return the shared memory of a server whose reaper is gone: what it had recorded and what `pids` map now."""
-    found = reaper.shared_memory(pids)
+def end_unreaped(
+    record_path: Path,
+    owner_id: str,
+    stop_commands: list[list[str]],
+    sockets: str | None,
+    unmarked: Mapping[int, int] = MappingProxyType({}),
+) -> list[int]:
+    """End a server whose reaper may be gone, and remove what it leaves; return the processes that resist SIGKILL.
+
+    unmarked: {pid: start_ticks} of processes that get SIGTERM although they may lack the owner's mark.
+    """
+    memory = reaper.shared_memory({*marked(owner_id), *unmarked})
     with contextlib.suppress(OSError, ValueError):
-        found |= json.loads(record_path.read_text()).get("shared_memory", {})
-    return found
+        memory |= json.loads(record_path.read_text()).get("shared_memory", {})
+    for pid, start in unmarked.items():
+        reaper.send(pid, start, signal.SIGTERM)
+    if left := end_marked(owner_id, stop_commands if record_path.exists() else []):
+        return left
+    reaper.free_shared_memory(memory)
+    reaper.remove_sockets(sockets)
+    record_path.unlink(missing_ok=True)
+    return []
 
 
 def _owner_lives(record: dict[str, Any]) -> bool:
@@ -73,16 +90,12 @@ def _end(record: dict[str, Any], path: Path) -> str:
         time.sleep(0.2)
     if not path.exists():
         return ""
-    found = reaper.marked(record["id"])
-    memory = recorded_memory(path, found)
+    processes, unmarked = marked(record["id"]), {}
     if record["pid"] and reaper.start_ticks(record["pid"]) == record["start"]:
-        reaper.send(record["pid"], record["start"], signal.SIGTERM)
-        found[record["pid"]] = record["start"]
-    if left := end_marked(record["id"], record["stop_commands"]):
+        unmarked = {record["pid"]: record["start"]}
+    if left := end_unreaped(path, record["id"], record["stop_commands"], record.get("sockets"), unmarked):
         raise ServerError(f"processes {left} of an earlier run survive SIGKILL; end them or restart the machine")
-    reaper.free_shared_memory(memory)
-    reaper.remove_sockets(record.get("sockets"))
-    pids = ", ".join(map(str, sorted(found)))
+    pids = ", ".join(map(str, sorted(processes | unmarked)))
     return f"ended the server of an earlier run (started by process {record['owner']}; processes {pids or 'none'})"
 
 

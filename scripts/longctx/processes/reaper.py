@@ -6,7 +6,7 @@ escapes by a double fork or a session of its own. It copies the server's output 
 removes the shared memory and the sockets that a server leaves behind.
 
     python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid,
-                                 holds_stdin, sockets
+                                 holds_stdin, sockets, secret_variables (whose values are masked, longest first), mask
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
 event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import select
 import signal
 import stat
@@ -27,19 +26,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-MARKER = "LONGCTX_OWNER"
-SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
-MASK = "[secret]"
-SHORTEST_SECRET = 6
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SHARED_MEMORY = "/dev/shm/"
 LOOK_S = 5.0
-
-
-def secret_values(env: dict[str, str]) -> list[str]:
-    """Return the values to mask, longest first: of names like *_TOKEN, not of short words or existing paths."""
-    values = {v for name, v in env.items() if SECRET_NAME.search(name) and len(v) >= SHORTEST_SECRET}
-    return sorted((v for v in values if not (v.startswith("/") and os.path.exists(v))), key=len, reverse=True)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -50,20 +39,7 @@ def start_ticks(pid: int) -> int | None:
 
 def descendants(root: int) -> dict[int, int]:
     """Return {pid: start_ticks} of everything below `root`, zombies left out."""
-    return _below(_processes(), root)
-
-
-def marked(owner_id: str) -> dict[int, int]:
-    """Return {pid: start_ticks} of the processes whose environment carries this owner's id, and all below them."""
-    table, found = _processes(), {}
-    needle = f"{MARKER}={owner_id}\0".encode()
-    for pid, (_, state, start) in table.items():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if state != "Z" and needle in file.read() + b"\0":
-                found[pid] = start
-    for pid in list(found):
-        found |= _below(table, pid)
-    return found
+    return descendants_in(all_processes(), root)
 
 
 def send(pid: int, start: int, signum: int) -> None:
@@ -85,7 +61,7 @@ def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
 
     Paths that mean another file here are left out: those of a container with a /dev/shm of its own, and deleted ones.
     """
-    found = {}
+    files = {}
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
             for line in file:
@@ -93,14 +69,14 @@ def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
                 if len(fields) == 6 and fields[5].startswith(SHARED_MEMORY.encode()):
                     path = os.fsdecode(fields[5].rstrip(b"\n"))
                     if _identity(path) == (identity := [_device(fields[3]), int(fields[4])]):
-                        found[path] = identity
-    return found
+                        files[path] = identity
+    return files
 
 
 def free_shared_memory(files: dict[str, list[int]]) -> None:
     """Remove those of `files` (as `shared_memory` returns them) that are still the same and that no process maps."""
     if files:
-        used = shared_memory(_processes())
+        used = shared_memory(all_processes())
         for path in files.keys() - used.keys():
             if _identity(path) == files[path]:
                 with contextlib.suppress(OSError):
@@ -108,7 +84,7 @@ def free_shared_memory(files: dict[str, list[int]]) -> None:
 
 
 def remove_sockets(folder: str | None) -> None:
-    """Remove a folder made for a server's sockets; one that holds anything else stays, with that."""
+    """Remove a folder made for a server's sockets; where it holds anything else, it stays with that."""
     if folder:
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
@@ -119,40 +95,29 @@ def remove_sockets(folder: str | None) -> None:
 
 
 def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
-    """Run each stop command, whatever becomes of the one before."""
+    """Run each stop command, even if the one before failed."""
     for command in commands:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
-                command,
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
+            null = subprocess.DEVNULL
+            subprocess.run(command, timeout=timeout_s, stdin=null, stdout=null, stderr=null, check=False)
 
 
-def write_record(path: str, record: dict[str, Any]) -> None:
-    """Replace the ownership record at once; nothing to do where its folder is gone."""
+def amend_record(path: str, **fields: Any) -> None:
+    """Set fields of the ownership record, if there still is one."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
+        with open(path) as file:
+            record = json.load(file) | fields
         with open(temporary, "w") as file:
             json.dump(record, file)
         os.replace(temporary, path)
 
 
-def amend_record(path: str, **fields: Any) -> None:
-    """Set fields of the ownership record, if there is one."""
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        write_record(path, json.load(file) | fields)
-
-
 def _identity(path: str) -> list[int] | None:
-    try:
+    with contextlib.suppress(OSError):
         status = os.stat(path)
-    except OSError:
-        return None
-    return [status.st_dev, status.st_ino]
+        return [status.st_dev, status.st_ino]
+    return None
 
 
 def _device(word: bytes) -> int:
@@ -171,29 +136,29 @@ def _stat(pid: int) -> tuple[int, str, int] | None:
     return int(fields[1]), fields[0].decode(), int(fields[19])
 
 
-def _processes() -> dict[int, tuple[int, str, int]]:
+def all_processes() -> dict[int, tuple[int, str, int]]:
     entries = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
     return {pid: entry for pid, entry in entries if entry is not None}
 
 
-def _below(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
+def descendants_in(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
     children: dict[int, list[int]] = {}
     for pid, (parent, _, _) in table.items():
         children.setdefault(parent, []).append(pid)
-    found, queue = {}, [root]
+    below, queue = {}, [root]
     while queue:
         for pid in children.get(queue.pop(), []):
             queue.append(pid)
             if table[pid][1] != "Z":
-                found[pid] = table[pid][2]
-    return found
+                below[pid] = table[pid][2]
+    return below
 
 
 class SharedMemory:
-    """The shared memory of all below us, kept in the ownership record for the day that we are killed as well.
+    """The shared memory of all processes below this one, noted in the ownership record in case this one is killed too.
 
     A killed vLLM leaves its message queues (hundreds of MiB); vLLM 0.32 leaves the host memory of prefill checkpoints
-    (gigabytes) also when it is told to stop.
+    (gigabytes) even after SIGTERM.
     """
 
     def __init__(self, record_path: str) -> None:
@@ -205,19 +170,19 @@ class SharedMemory:
         """Note what is mapped, every few seconds or `now`."""
         if now or time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + LOOK_S
-            seen = shared_memory(descendants(os.getpid()))
-            if not seen.items() <= self.files.items():
-                self.files |= seen
+            mapped = shared_memory(descendants(os.getpid()))
+            if not mapped.items() <= self.files.items():
+                self.files |= mapped
                 amend_record(self.record_path, shared_memory=self.files)
 
 
 class LogPump(threading.Thread):
     """Copies the server's output to the log in whole lines, secrets masked; goes on reading where the disk is full."""
 
-    def __init__(self, source: int, log_path: str, secrets: list[str]) -> None:
+    def __init__(self, source: int, log_path: str, secrets: list[str], mask: str) -> None:
         super().__init__(daemon=True)
         self.source = source
-        self.secrets = [value.encode() for value in secrets]
+        self.secrets, self.mask = [value.encode() for value in secrets], mask.encode()
         self.longest = max(map(len, self.secrets), default=1)
         self.log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.failed = False
@@ -228,19 +193,19 @@ class LogPump(threading.Thread):
             pending += data
             cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
             if not cut and len(pending) > (1 << 16):
-                pending = self.mask(pending)
+                pending = self.masked(pending)
                 cut = len(pending) - self.longest
             self.write(pending[:cut])
             pending = pending[cut:]
         self.write(pending)
 
-    def mask(self, data: bytes) -> bytes:
+    def masked(self, data: bytes) -> bytes:
         for value in self.secrets:
-            data = data.replace(value, MASK.encode())
+            data = data.replace(value, self.mask)
         return data
 
     def write(self, data: bytes) -> None:
-        data = self.mask(data)
+        data = self.masked(data)
         try:
             while data:
                 data = data[os.write(self.log, data) :]
@@ -251,29 +216,26 @@ class LogPump(threading.Thread):
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Tell the owner, if there still is one."""
+    """Send an event to the owner, if it still lives."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def wait_for_end(child: int, owner: int, wake: int, memory: SharedMemory) -> int | None:
-    """Return the child's exit code once it exits, or None once the owner lets go, dies or we are told to stop."""
-    owner_handle = None
+    """Return the child's exit code once it exits, or None once the owner closes the pipe, dies or sends SIGTERM."""
+    watched = [0, wake]
     with contextlib.suppress(OSError):
-        owner_handle = os.pidfd_open(owner)
-    watched = [0, wake] + ([owner_handle] if owner_handle is not None else [])
-    while True:
-        code = collect(child)
-        if code is not None:
-            return code
+        watched.append(os.pidfd_open(owner))
+    while (code := collect(child)) is None:
         memory.look()
         ready, _, _ = select.select(watched, [], [], 1.0)
         if wake in ready and signal.SIGTERM in os.read(wake, 4096):
             return None
         if 0 in ready and not os.read(0, 4096):
             return None
-        if owner_handle in ready:
+        if set(ready) - {0, wake}:
             return None
+    return code
 
 
 def collect(child: int) -> int | None:
@@ -328,7 +290,7 @@ def prepare_process() -> int:
 
 
 def child_setup() -> None:
-    """In the child: default signals again, and SIGTERM if even the reaper is killed."""
+    """In the child: restore the default signals, and ask for SIGTERM if the reaper is killed."""
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -338,17 +300,13 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     wake = prepare_process()
     source, sink = os.pipe()
-    # The write end is nobody's but ours: the server's input ends when we do.
+    # Only this process has the write end: the server's input ends with it.
     stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
-        pump = LogPump(source, spec["log_path"], secret_values(dict(os.environ)))
+        secrets = [os.environ[name] for name in spec["secret_variables"]]
+        pump = LogPump(source, spec["log_path"], secrets, spec["mask"])
         child = subprocess.Popen(
-            spec["command"],
-            stdin=stdin,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-            preexec_fn=child_setup,
+            spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True, preexec_fn=child_setup
         ).pid
     except OSError as error:
         emit("failed", detail=f"{error.filename}: {error.strerror}")

@@ -1,22 +1,23 @@
-"""What a measurement shows while it runs: one line on the terminal, and the status file for `longctx watch`."""
+"""Shows a running measurement: one line on the terminal, and the status file for `longctx watch`."""
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import output_path, status_path
 from longctx.campaign.point import Point
-from longctx.progress.lines import TerminalLine
+from longctx.progress.lines import TerminalLine, prefill_text
 from longctx.progress.sampler import PrefillProgress
 from longctx.progress.status_file import StatusWriter, note_run
-from longctx.units import format_seconds, human_count
+from longctx.units import format_seconds
 
 # vLLM prints its whole configuration in one line.
 LOG_CHARACTERS = 160
 
 
 class Display:
-    """The current point's state. `say` writes lasting lines (and the log); the moving line is this object's."""
+    """The current point's state. `say` writes permanent lines (and the log); this object shows the moving line."""
 
     def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
         self._campaign, self._log = campaign, say
@@ -51,24 +52,14 @@ class Display:
         self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
 
     def sample(self, now: PrefillProgress) -> None:
+        """Show one look at a prefill."""
         if self._writer:
-            self._writer.update(
-                tokens_done=now.tokens_done,
-                tokens_total=now.tokens_total,
-                rate_tok_s=now.rate_tok_s,
-                elapsed_s=now.elapsed_s,
-                eta_s=now.eta_s,
-            )
+            self._writer.update(**asdict(now))
         if now.tokens_done is None:
             self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
-            return
-        rate = f", {human_count(now.rate_tok_s)} tok/s" if now.rate_tok_s else ""
-        # A narrow terminal cuts the end: what is waited for comes first.
-        self._line.show(
-            f"{self._phase}: {now.tokens_done / now.tokens_total:.0%}, {format_seconds(now.eta_s)} left,"
-            f" {human_count(now.tokens_done)} of {human_count(now.tokens_total)} tokens{rate},"
-            f" {format_seconds(now.elapsed_s)}"
-        )
+        else:
+            progress = prefill_text(now.tokens_done, now.tokens_total, now.rate_tok_s, now.elapsed_s, now.eta_s)
+            self._line.show(f"{self._phase}: {progress}")
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Close the current point as 'done', 'failed' or 'interrupted'."""
@@ -83,12 +74,12 @@ class Display:
             self.end("interrupted")
 
     def done(self, point: Point) -> None:
-        """Say that a point is whole, whenever it was measured."""
+        """Mark a point as done, whenever it was measured."""
         self._writer_of(point).finish("done")
 
 
 def note_campaign(campaign: Campaign) -> None:
-    """Say in the status file that this run is at work, and which points have their measurement."""
+    """Write into the status file that this run is at work, and which points have their measurement."""
     points = campaign.points()
     done = {_key(point) for point in points if output_path(campaign, point, "measurements").exists()}
     note_run(status_path(campaign), campaign.name, [_key(point) for point in points], done)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 RATE_WINDOW_S = 10.0
 FIT_POINTS = 4
@@ -33,12 +34,8 @@ def fit_cost(points: Sequence[tuple[float, int]]) -> Cost | None:
     seconds, tokens = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     y, scale = seconds[1:] - seconds[0], float(tokens.max())
     x = np.stack([tokens[1:] - tokens[0], (tokens[1:] ** 2 - tokens[0] ** 2) / scale], axis=1)
-    both = np.linalg.lstsq(x, y, rcond=None)[0]
-    if (both < 0).any():
-        single = [float(x[:, i] @ y / (x[:, i] @ x[:, i])) for i in (0, 1)]
-        errors = [float(((y - single[i] * x[:, i]) ** 2).sum()) for i in (0, 1)]
-        both = np.array([single[0], 0.0]) if errors[0] <= errors[1] else np.array([0.0, single[1]])
-    cost = Cost(float(both[0]), float(both[1]) / scale)
+    linear_s, quadratic_s = nnls(x, y)[0]
+    cost = Cost(float(linear_s), float(quadratic_s) / scale)
     return cost if cost.at(scale) > 0 else None
 
 

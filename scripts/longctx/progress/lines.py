@@ -1,78 +1,99 @@
-"""One line that shows what long work does: rewritten in place on a terminal, now and then elsewhere."""
+"""Lines that show what long work does: rewritten in place on a terminal, now and then elsewhere."""
 
+import math
 import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TextIO
+from typing import Self, TextIO
 
 from longctx.progress.log import BrokenPipeTolerantStream
-from longctx.units import human_count
+from longctx.units import format_seconds, human_count
 
 QUIET_S = 60.0
+SHORTEST_INTERVAL_S = 0.2
 
 
 class TerminalLine:
-    """Shows one changing line. Not on a terminal: a full line at first and then at most every QUIET_S."""
+    """Shows one changing line. Not on a terminal: a full line at first and then at most every `quiet_s`."""
 
-    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out, self._clock = BrokenPipeTolerantStream(out or sys.stderr), clock
+    def __init__(
+        self, out: TextIO | None = None, *, quiet_s: float = QUIET_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out, self._quiet_s, self._clock = BrokenPipeTolerantStream(out or sys.stderr), quiet_s, clock
         self._tty = self._out.isatty()
         self._shown = 0
-        self._next = -float("inf")
+        self._next = -math.inf
 
     def show(self, text: str) -> None:
+        """Replace the line's text."""
         if self._tty:
             text = text[: shutil.get_terminal_size().columns - 1]
-            self._out.write("\r" + text.ljust(self._shown))
+            self._write("\r" + text.ljust(self._shown))
             self._shown = len(text)
-            self._out.flush()
         elif self._clock() >= self._next:
-            self._next = self._clock() + QUIET_S
-            self._out.write(text + "\n")
-            self._out.flush()
+            self._next = self._clock() + self._quiet_s
+            self._write(text + "\n")
 
-    def finish(self) -> None:
-        """Clear the line, so that a lasting one can be written."""
-        if self._tty and self._shown:
-            self._out.write("\r" + " " * self._shown + "\r")
-            self._shown = 0
-            self._out.flush()
+    def finish(self, last: str = "") -> None:
+        """Clear the line before a permanent one, such as `last`, is printed."""
+        clear = "\r" + " " * self._shown + "\r" if self._shown else ""
+        self._shown = 0
+        if clear or last:
+            self._write(clear + (f"{last}\n" if last else ""))
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
 
 
 class ProgressLine:
-    """`with Progress("tokens", total) as progress: progress(done)`; `total` None when unknown."""
+    """`with ProgressLine("corpus", total) as progress: progress(done)`; `total` None when unknown.
+
+    Not on a terminal: a line at the start and one at the end.
+    """
 
     def __init__(self, label: str, total: int | None = None, unit: str = "tokens", out: TextIO | None = None) -> None:
-        self.label, self.total, self.unit = label, total, unit
-        self._out = BrokenPipeTolerantStream(sys.stderr if out is None else out)
-        self._live = self._out.isatty()
+        self._label, self._total, self._unit = label, total, unit
+        self._line = TerminalLine(out, quiet_s=math.inf)
         self._start = self._shown = time.monotonic()
         self._done = 0
 
-    def __enter__(self) -> "ProgressLine":
-        goal = "" if self.total is None else f" ({human_count(self.total)} {self.unit})"
-        self._out.write(f"{self.label}{goal} …" + ("" if self._live else "\n"))
-        self._out.flush()
+    def __enter__(self) -> Self:
+        goal = "" if self._total is None else f" ({human_count(self._total)} {self._unit})"
+        self._line.show(f"{self._label}{goal} …")
         return self
 
     def __call__(self, done: int) -> None:
         """Show that `done` of the total are done; at most five times a second."""
         self._done = done
         now = time.monotonic()
-        if self._live and now - self._shown >= 0.2:
+        if now - self._shown >= SHORTEST_INTERVAL_S:
             self._shown = now
-            self._out.write("\r\x1b[K" + self._line())
-            self._out.flush()
+            self._line.show(self._text())
 
-    def _line(self) -> str:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.finish(self._text() + ("" if kind is None else " (stopped)"))
+
+    def _text(self) -> str:
         seconds = time.monotonic() - self._start
-        of = f" of {human_count(self.total)}" if self.total else ""
+        of = f" of {human_count(self._total)}" if self._total else ""
         rate = f", {human_count(self._done / seconds)}/s" if seconds > 0.1 else ""
-        return f"{self.label}: {human_count(self._done)}{of} {self.unit}, {seconds:.1f} s{rate}"
+        return f"{self._label}: {human_count(self._done)}{of} {self._unit}, {seconds:.1f} s{rate}"
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        end = "" if kind is None else " (stopped)"
-        self._out.write(("\r\x1b[K" if self._live else "") + self._line() + end + "\n")
-        self._out.flush()
+
+def prefill_text(done: int, total: int, rate_tok_s: float | None, elapsed_s: float | None, eta_s: float | None) -> str:
+    """Return ' 50%, ETA 24 s, 32,768 of 65,536 tokens, 4,096 tok/s, elapsed 8.0 s'.
+
+    A narrow terminal cuts the end, so what is waited for comes first.
+    """
+    rate = "? tok/s" if rate_tok_s is None else f"{rate_tok_s:,.0f} tok/s"
+    return (
+        f"{min(1.0, done / total):4.0%}, ETA {format_seconds(eta_s)}, {done:,} of {total:,} tokens, {rate},"
+        f" elapsed {format_seconds(elapsed_s)}"
+    )
+
+
+def progress_bar(share: float, width: int) -> str:
+    """Return '[####----]' of `width` characters between the brackets."""
+    return f"[{'#' * int(min(1.0, share) * width):-<{width}}]"

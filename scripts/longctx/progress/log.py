@@ -1,4 +1,4 @@
-"""What a long job says: on stderr for whoever watches, and in its log file with the time."""
+"""The messages of a long job: on stderr, and with the time in its log file."""
 
 import errno
 import logging
@@ -14,7 +14,7 @@ from longctx.redaction import redact
 
 
 class BrokenPipeTolerantStream:
-    """A text stream whose reader may go: what a closed terminal or pipe no longer takes is dropped, never raised."""
+    """A text stream that drops what a closed terminal or pipe no longer takes, and raises nothing."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -45,7 +45,7 @@ class BrokenPipeTolerantStream:
 
 
 def tolerate_broken_pipes(logger: str) -> None:
-    """Let a logger's streams be Lasting ones (Snakemake waits for ever for a job whose end it can't print)."""
+    """Make a logger's streams tolerant (Snakemake waits for ever for a job whose end it cannot print)."""
     for handler in logging.getLogger(logger).handlers:
         if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
             handler.setStream(BrokenPipeTolerantStream(handler.stream))
@@ -62,7 +62,7 @@ def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
             line = redact(line)
             terminal.write(line + "\n")
             terminal.flush()
-            with suppress(OSError):  # a full disk: whoever writes what matters says so
+            with suppress(OSError):  # a full disk: the journal reports it
                 file.write((time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line + "\n").encode())
 
         yield say

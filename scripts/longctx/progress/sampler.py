@@ -1,27 +1,26 @@
-"""How far a prefill is, when it will be done, and whether it still moves.
+"""Samples how far a prefill is and when it will be done.
 
 vLLM counts prompt tokens only when a prefill has ended, but its KV cache fills while it runs: usage times
-capacity is the tokens done. Attention makes late tokens dearer than early ones, so time left follows the cost
+capacity is the tokens done. Attention makes late tokens cost more than early ones, so time left follows the cost
 model t(n) = a·n + b·n², never the share of tokens. All times come from the monotonic clock.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from longctx.progress.eta import RATE_WINDOW_S, Cost, eta_s
 from longctx.progress.watchdog import Watchdog
 from longctx.serve.metrics import Snapshot
 
 DECODE_INTERVAL_S = 5.0
-QUIET_ROW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """One look at a prefill; tokens_done, rate and ETA are None where the server does not show them."""
+    """One look at a prefill, as schemas.PROGRESS keeps it; None is what the server does not show."""
 
     elapsed_s: float
     tokens_done: int | None
@@ -62,7 +61,6 @@ class Sampler:
         self._stop = threading.Event()
         self._decoding = False
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self.samples: list[PrefillProgress] = []
 
     def __enter__(self) -> Self:
         self._start = self._clock()
@@ -84,7 +82,7 @@ class Sampler:
             self.observe()
 
     def observe(self) -> PrefillProgress:
-        """Take one look now: feed the watchdog, keep a sample where tokens moved, and return what is known."""
+        """Take one look now: feed the watchdog, hand what is known to on_sample, and return it."""
         snapshot = self._scrape()
         if self._watchdog is not None:
             self._watchdog.feed(snapshot.activity() if snapshot else None)
@@ -97,9 +95,6 @@ class Sampler:
         known = self._points[-1][1] if self._points else done
         eta = eta_s(self._points, self._total, elapsed_s, self._prior)
         progress = PrefillProgress(elapsed_s, known, self._total, self._rate(elapsed_s), eta)
-        last = self.samples[-1] if self.samples else None
-        if last is None or last.tokens_done != known or elapsed_s - last.elapsed_s >= QUIET_ROW_S:
-            self.samples.append(progress)
         if self._on_sample is not None:
             self._on_sample(progress)
         return progress
@@ -120,18 +115,3 @@ class Sampler:
             return None
         (first_s, first), (last_s, last) = recent[-1], self._points[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
-
-
-def progress_rows(samples: Iterable[PrefillProgress], **labels: Any) -> list[dict[str, Any]]:
-    """Return rows of tables.PROGRESS; `labels` are those columns that name the request."""
-    return [
-        {
-            **labels,
-            "elapsed_s": sample.elapsed_s,
-            "tokens_done": sample.tokens_done,
-            "tokens_total": sample.tokens_total,
-            "rate_tok_s": sample.rate_tok_s,
-            "eta_s": sample.eta_s,
-        }
-        for sample in samples
-    ]

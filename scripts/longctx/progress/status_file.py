@@ -1,4 +1,4 @@
-"""A small file that says where a campaign stands, for people and programs outside Snakemake.
+"""The status file: a campaign's state for people and programs outside Snakemake.
 
 R/status.json: {format, campaign, run: {pid, start, boot, host}, points: {point: {state, reason}}, current: {point:
 {phase, tokens_done, …, pid, start, boot, host, updated_at}}}. A point is 'mode/length/pass'. Several writers (SLURM
@@ -7,16 +7,17 @@ it, never harms a measurement.
 """
 
 import contextlib
-import fcntl
-import os
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
 from longctx.processes.identity import this_process, writer_gone
+from longctx.storage.atomic import replacing
+from longctx.storage.locks import LockFile
 
 FORMAT = 1
 STATES = ("waiting", "running", "done", "failed", "interrupted")
@@ -35,7 +36,7 @@ def read_status(path: Path | str) -> dict[str, Any] | None:
 
 
 def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
-    """Say that this process is at work on a campaign, and which of its points are done, whatever the file said."""
+    """Write that this process is at work on a campaign, and which of its points are done."""
     with contextlib.suppress(OSError), _changing(path, campaign) as status:
         known, status["run"] = status["points"], this_process()
         states = {point: known.get(point, {}) for point in points}
@@ -57,20 +58,17 @@ def _settle(status: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _changing(path: Path, campaign: str) -> Iterator[dict[str, Any]]:
     """Yield the file's content to be changed under its lock, and put it in place whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        with contextlib.suppress(OSError):  # a disk without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with LockFile(path.with_name(f".{path.name}.lock")) as lock:
+        lock.take(math.inf)
         status = read_status(path) or {"points": {}, "current": {}}
         status |= {"format": FORMAT, "campaign": campaign, "updated_at": time.time()}
         yield status
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
-        temporary.replace(path)
+        with replacing(path, fsync=False) as temporary:
+            temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
 
 
 class StatusWriter:
-    """Writes one point's part of the status file. As a context manager it marks a point left open interrupted."""
+    """Writes one point's part of the status file."""
 
     def __init__(
         self,
@@ -83,20 +81,10 @@ class StatusWriter:
     ) -> None:
         self._path, self._campaign, self._point, self._expected = Path(path), campaign, point, tuple(expected)
         self._clock, self._next = clock, -float("inf")
-        self._open = False
         self._fields: dict[str, Any] = this_process()
-
-    def __enter__(self) -> Self:
-        self.update(phase="start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._open:
-            self.finish("interrupted")
 
     def update(self, **fields: Any) -> None:
         """Change what the point's entry says; a new `phase` is written at once and drops the old phase's numbers."""
-        self._open = True
         if "phase" in fields:
             keep = ("pid", "start", "boot", "host", "log_line")
             self._fields = {name: self._fields[name] for name in keep if name in self._fields}
@@ -110,7 +98,6 @@ class StatusWriter:
         """Close the point as 'done', 'failed' or 'interrupted'."""
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        self._open = False
         self._write(state, reason)
 
     def _write(self, state: str, reason: str | None = None) -> None:

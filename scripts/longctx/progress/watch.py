@@ -1,4 +1,4 @@
-"""`longctx watch`: the status file as a few plain lines, refreshed; needs neither Snakemake nor a clever terminal."""
+"""`longctx watch`: the status file as a few plain lines, refreshed. It needs no Snakemake."""
 
 import os
 import shutil
@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from longctx.processes import cpu_affinity
 from longctx.processes.identity import writer_gone
+from longctx.progress.lines import prefill_text, progress_bar
 from longctx.progress.status_file import read_status
 from longctx.units import format_seconds
 
@@ -61,7 +62,7 @@ def _ladder(points: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _between(status: dict[str, Any], gone: Gone) -> list[str]:
-    """Say what goes on while no point is measured, as far as this host can see the run."""
+    """Return a line about the run while no point is measured, as far as this host can see it."""
     run = status.get("run")
     if _all_over(status) or not run or (ended := gone(run)) is None:
         return []
@@ -81,28 +82,11 @@ def _current(point: str, entry: dict[str, Any], now: float, dead: bool, bar_widt
     done, total = entry.get("tokens_done"), entry.get("tokens_total")
     if done is not None and total:
         seconds = entry.get("elapsed_s"), entry.get("eta_s")
-        lines.append(progress_line(done, total, entry.get("rate_tok_s"), *seconds, bar_width))
+        bar = progress_bar(done / total, bar_width)
+        lines.append(f"{bar} {prefill_text(done, total, entry.get('rate_tok_s'), *seconds)}")
     if entry.get("log_line"):
         lines.append(f"server log: {entry['log_line']}")
     return lines
-
-
-def progress_line(
-    done: int,
-    total: int,
-    rate_tok_s: float | None,
-    elapsed_s: float | None,
-    eta_s: float | None,
-    bar_width: int = BAR_WIDTH,
-) -> str:
-    """Return '[####----]  50 %, ETA 24 s, 32,768 of 65,536 tokens, 4,096 tok/s, elapsed 8.0 s'."""
-    share = min(1.0, done / total)
-    bar = "#" * int(share * bar_width)
-    rate = "? tok/s" if rate_tok_s is None else f"{rate_tok_s:,.0f} tok/s"
-    return (
-        f"[{bar:-<{bar_width}}] {share:4.0%}, ETA {format_seconds(eta_s)}, {done:,} of {total:,} tokens, {rate},"
-        f" elapsed {format_seconds(elapsed_s)}"
-    )
 
 
 def watch(
@@ -138,7 +122,7 @@ def watch(
 
 
 def _keep_awake(status: dict[str, Any] | None) -> None:
-    """Stay where the measurement stays: a CPU server's processors would let this sleep for seconds."""
+    """Stay on the measurement's processors: on those of a CPU server this would sleep for seconds."""
     for entry in (status or {}).get("current", {}).values():
         if writer_gone(entry) is False:
             cpu_affinity.follow(int(entry.get("pid", 0)))
@@ -165,7 +149,7 @@ def _fit(lines: list[str], columns: int, rows: int) -> list[str]:
 
 
 def _finished(status: dict[str, Any]) -> bool:
-    """Whether nothing more is to come; of a run on another host that is told by its points alone."""
+    """Return whether no news is to come; of a run on another host only its points are known."""
     run = status.get("run")
     return not status["current"] and _all_over(status) and (not run or writer_gone(run) is not False)
 

@@ -1,4 +1,4 @@
-"""Tell a server that is slow from one that hangs."""
+"""Distinguishes a slow server from one that hangs."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ LONGEST_GAP_S = 30.0  # a pause of our own (laptop lid, SIGSTOP) says nothing ab
 class Watchdog:
     """Says whether a server has stopped working: no value moved, over many looks, for `stall_s` in all.
 
-    Slow is not dead: one more token, iteration or KV block starts the count anew. A server that never showed a
+    Slow is not dead: one more token, iteration or KV block starts the count again. A server that never showed a
     metric is judged after `blind_limit_s` only (None: never). Each look adds at most LONGEST_GAP_S. Asking is a look
     too, so that a sampler that has ended hides no stall.
     """
@@ -34,12 +34,12 @@ class Watchdog:
                 self._last, self.idle_s = activity, 0.0
 
     def touch(self) -> None:
-        """Start anew: something else, such as a token in the stream, showed that the server works."""
+        """Start the count again: something else, such as a token in the stream, showed that the server works."""
         with self._lock:
             self.idle_s = 0.0
 
     def stalled(self) -> bool:
-        """Whether the limit is reached: of a server with metrics, or of one that never showed any."""
+        """Return whether the limit is reached."""
         self.feed(None)
         limit_s = self._blind_limit_s if self._last is None else self._stall_s
         return limit_s is not None and self.idle_s >= limit_s

@@ -19,7 +19,7 @@ from longctx.progress.display import note_campaign
 from longctx.run.marks import mark_compared, mark_stale
 from longctx.run.repair import drop_torn, rewrite_damaged, set_aside_deleted
 from longctx.serve.launchers import connectors
-from longctx.storage.locks import held_files, hold_for_life, lock_holder
+from longctx.storage.locks import hold_for_life, lock_holder
 
 
 def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False) -> None:
@@ -46,8 +46,8 @@ def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False)
         said += [*rewrite_damaged(campaign), unsupported(campaign)]
         mark_stale(campaign)
         mark_compared(campaign)
-    if only_looks:
-        held_files.pop(lock).close()
+    if mine and only_looks:
+        mine.close()
     for sentence in filter(None, said):
         print(f"longctx: {sentence}", file=sys.stderr, flush=True)
 

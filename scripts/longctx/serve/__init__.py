@@ -1,1 +1,1 @@
-"""Start one server, prove it ours, describe it, end it."""
+"""Starts one server, proves that it is ours, describes it and ends it."""

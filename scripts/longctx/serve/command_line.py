@@ -15,7 +15,6 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
         "--port": port,
         "--model": recipe.model,
         "--max-model-len": recipe.max_model_len,
-        "--tokenizer": recipe.tokenizer,
         "--revision": recipe.revision,
         "--load-format": recipe.load_format,
         "--tensor-parallel-size": recipe.tensor_parallel_size,

@@ -1,6 +1,6 @@
-"""The contract: what was asked of a server against what it says it does.
+"""The contract: the settings that were asked of a server against those that it reports.
 
-An entry is {setting, asked, actual, source, ok}; ok is None where the server doesn't say ('unproven').
+An entry is {setting, asked, actual, source, ok}; ok is None where the server does not report the setting ('unproven').
 """
 
 import os
@@ -16,21 +16,16 @@ from longctx.serve.facts import ServerReport
 UNPROVEN = "unproven"
 
 
-def check(recipe: Recipe, said: ServerReport) -> list[dict[str, Any]]:
-    """Return one entry for each setting that the recipe asks for; settings left to vLLM's default are not asked."""
-    entries = [_entry(setting, asked, said, name) for setting, name, asked in _asked(recipe) if asked is not None]
-    return entries + [_version_entry(package, wanted, said) for package, wanted in sorted(recipe.versions.items())]
-
-
-def violated(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries that the server contradicts."""
-    return [entry for entry in entries if entry["ok"] is False]
+def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
+    """Return one entry for each setting that the recipe asks for; a setting left to vLLM's default has none."""
+    entries = [_entry(setting, asked, report, name) for setting, name, asked in _asked(recipe) if asked is not None]
+    return entries + [_version_entry(package, wanted, report) for package, wanted in sorted(recipe.versions.items())]
 
 
 def enforce(entries: list[dict[str, Any]]) -> None:
     """Raise ServerError(reason='contract') naming each contradicted setting, what was asked and what is."""
-    if wrong := violated(entries):
-        listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in wrong)
+    if contradicted := [entry for entry in entries if entry["ok"] is False]:
+        listed = "; ".join(f"{e['setting']} asked {e['asked']}, is {e['actual']} ({e['source']})" for e in contradicted)
         raise ServerError(f"the server runs with other settings than were asked for: {listed}", "contract")
 
 
@@ -55,32 +50,38 @@ def _asked(recipe: Recipe) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _entry(setting: str, asked: Any, said: ServerReport, name: str) -> dict[str, Any]:
-    actual = said.get(name)
+def _entry(setting: str, asked: Any, report: ServerReport, name: str) -> dict[str, Any]:
+    actual = report.get(name)
     if setting == "model" and os.path.isdir(asked) and actual is not None:
         asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
     ok = None if actual is None else _same(asked, actual)
-    return {"setting": setting, "asked": asked, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
+    return {
+        "setting": setting,
+        "asked": asked,
+        "actual": actual,
+        "source": report.sources.get(name, UNPROVEN),
+        "ok": ok,
+    }
 
 
 def _same(asked: Any, actual: Any) -> bool:
+    if not isinstance(asked, str):
+        return bool(asked == actual)
     aliases = {"fp8": "fp8_e4m3"}
-    if isinstance(asked, str):
-        asked, actual = asked.casefold(), str(actual).casefold()
-        return bool(aliases.get(asked, asked) == aliases.get(actual, actual))
-    return bool(asked == actual)
+    first, second = (aliases.get(text, text) for text in (asked.casefold(), str(actual).casefold()))
+    return first == second
 
 
-def _version_entry(package: str, wanted: str, said: ServerReport) -> dict[str, Any]:
+def _version_entry(package: str, wanted: str, report: ServerReport) -> dict[str, Any]:
     """Compare a version with a specifier ('==0.25.1', '>=0.1.19.post2'); local parts like +cpu are ignored."""
     name = f"{package}_version"
-    actual = said.get(name)
+    entry = _entry(name, wanted, report, name)
     try:
         specifiers = SpecifierSet(wanted if wanted[:1] in "=<>!~" else f"=={wanted}", prereleases=True)
     except InvalidSpecifier as error:
         raise ConfigError(f"versions.{package}: {wanted!r} is not a version like 0.25.1 or >=0.25.1") from error
     try:
-        ok = None if actual is None else specifiers.contains(str(actual).split("+")[0])
+        ok = None if entry["actual"] is None else specifiers.contains(str(entry["actual"]).split("+")[0])
     except InvalidVersion:
         ok = None
-    return {"setting": name, "asked": wanted, "actual": actual, "source": said.sources.get(name, UNPROVEN), "ok": ok}
+    return entry | {"ok": ok}

@@ -1,20 +1,20 @@
-"""What a server says of itself: in its log, its metrics, /version and /v1/models. Texts of vLLM 0.25.1 and 0.32.
+"""The facts that a server reports in its log, its metrics, /version and /v1/models. Texts of vLLM 0.25.1 and 0.32.
 
-Every reader returns only what is said; what is not said is absent (None in the facts), never guessed.
+A reader returns only what it has read. A fact that is not reported is absent (None in the report), never guessed.
 """
 
+import contextlib
 import json
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-from longctx.serve.http import verify
-from longctx.serve.metrics import CACHE_INFO, parse
+from longctx.serve.http import client
+from longctx.serve.metrics import Snapshot, parse
 from longctx.storage.schemas import SERVER_FACTS
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
@@ -27,7 +27,7 @@ GENERIC = re.compile(
     r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
     r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
 )
-# what vLLM's API server says when its engine has ended; without a word of the engine's own, it was killed or crashed
+# vLLM's API server prints this when its engine has ended; without an error of the engine, it was killed or crashed
 ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
 LONGEST = 500  # characters of a log line in a message
 JIT = re.compile(
@@ -85,7 +85,7 @@ class ServerReport:
         return self.values.get(name)
 
     def server_facts(self) -> dict[str, Any]:
-        """Return a value for each name of tables.SERVER_FACTS, None where nothing was said."""
+        """Return a value for each name of schemas.SERVER_FACTS, None where it was not reported."""
         return {name: self.values.get(name) for name in SERVER_FACTS}
 
 
@@ -115,28 +115,23 @@ def root_cause_line(lines: Iterable[str]) -> str:
 
 
 def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:
-    """Return whether vLLM refused max_model_len for want of KV cache, and the largest length it would take, if said."""
+    """Return whether max_model_len was refused for lack of KV cache, and the largest length that fits, if logged."""
     text = "\n".join(lines)
-    for pattern in KV_LIMIT:
-        if found := pattern.search(text):
-            return True, _number(found[1])
-    return False, None
+    match = next(filter(None, (pattern.search(text) for pattern in KV_LIMIT)), None)
+    return match is not None, _number(match[1]) if match else None
 
 
 def jit_lines(lines: Iterable[str]) -> list[str]:
-    """Return the lines that tell of kernels compiled, tuned or captured while they were written."""
+    """Return the lines about kernels that were compiled, tuned or captured meanwhile."""
     return [clean(line) for line in lines if JIT.search(line) and "monitor activated" not in line]
 
 
 def read_log(lines: list[str]) -> dict[str, Any]:
-    """Return the facts that vLLM's start-up log tells; of a value said twice, the later one."""
+    """Return the facts in vLLM's start-up log; of a value that is logged twice, the later one."""
     facts: dict[str, Any] = _engine_config(lines) | _arguments(lines)
     for name, patterns in LOG_FACTS.items():
-        for pattern in patterns:
-            found = [match[1] for line in lines if (match := pattern.search(line))]
-            if found:
-                facts[name] = int(found[-1]) if found[-1].isdigit() else found[-1]
-                break
+        if last := next(filter(None, (_last(pattern, lines) for pattern in patterns)), None):
+            facts[name] = int(last[1]) if last[1].isdigit() else last[1]
     if facts.get("kv_cache_dtype") == "auto" and "dtype" in facts:
         facts["kv_cache_dtype"] = facts["dtype"]
     if facts.get("device_config") == "cpu":
@@ -145,20 +140,14 @@ def read_log(lines: list[str]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def read_metrics(text: str, max_model_len: int | None) -> dict[str, Any]:
+def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[str, Any]:
     """Return the facts in the labels of vllm:cache_config_info; of several engines, the smallest capacity."""
-    lines = [line for line in text.splitlines() if line.startswith(CACHE_INFO)]
-    try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except ValueError:  # whatever answers there, it is no vLLM
+    if snapshot is None or not snapshot.engines:
         return {}
-    engines = [sample.labels for family in families for sample in family.samples if sample.name == CACHE_INFO]
-    if not engines:
-        return {}
-    labels = engines[0]
-    capacities = [size for engine in engines if (size := _labelled_capacity(engine, max_model_len)) is not None]
+    labels = snapshot.engines[0]
+    capacities = [_labelled_capacity(engine, max_model_len) for engine in snapshot.engines]
     facts = {
-        "kv_capacity_tokens": min(capacities, default=None),
+        "kv_capacity_tokens": min((size for size in capacities if size is not None), default=None),
         "block_size": _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size")),
         "prefix_caching": {"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
         "kv_cache_dtype": None if labels.get("cache_dtype") in (None, "auto") else labels["cache_dtype"],
@@ -169,64 +158,58 @@ def read_metrics(text: str, max_model_len: int | None) -> dict[str, Any]:
 def collect(
     url: str, lines: list[str], known: dict[str, Any], probe: list[str] | None = None, api_key: str | None = None
 ) -> ServerReport:
-    """Ask a ready server at `url` (http://host:port) for everything; `known` is what launcher and owner know."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=20.0, trust_env=False, verify=verify(url)) as client:
-        model = _first_model(_json(client, "/v1/models"))
-        version = _json(client, "/version")
-        metrics = _text(client, "/metrics")
+    """Ask a ready server at `url` (http://host:port) for its facts; `known` are those of launcher and owner."""
+    with client(url, api_key) as http:
+        model = _first_model(_json(http, "/v1/models"))
+        version = _json(http, "/version")
+        snapshot = parse(_text(http, "/metrics"))
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
-    layers = [
-        ("log", read_log(lines)),
-        (
-            "metrics",
-            read_metrics(metrics, models["max_model_len"]) | ({"has_metrics": True} if parse(metrics) else {}),
-        ),
-        ("/version", {"vllm_version": version.get("version")}),
-        ("/v1/models", models),
-        ("packages", package_versions(probe)),
-        ("launcher", known),
-    ]
+    by_source = {
+        "log": read_log(lines),
+        "metrics": read_metrics(snapshot, models["max_model_len"]) | ({"has_metrics": True} if snapshot else {}),
+        "/version": {"vllm_version": version.get("version")},
+        "/v1/models": models,
+        "packages": package_versions(probe),
+        "launcher": known,
+    }
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for source, facts in layers:
-        for name, value in facts.items():
-            if value is not None:
-                values[name], sources[name] = value, source
+    for source, facts in by_source.items():
+        known_facts = {name: value for name, value in facts.items() if value is not None}
+        values |= known_facts
+        sources |= dict.fromkeys(known_facts, source)
     return ServerReport(values, sources)
 
 
 def package_versions(probe: list[str] | None) -> dict[str, Any]:
     """Return the versions of torch and AITER installed beside the server, asked without importing them."""
-    if probe is None:
-        return {}
-    try:
-        done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
+    answer: dict[str, Any] = {}
+    if probe:
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+            done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
+            answer = json.loads(done.stdout)
     return answer
 
 
 def _engine_config(lines: list[str]) -> dict[str, Any]:
     """Return the fields of the line 'Initializing a V1 LLM engine … with config: a=1, b=…' under our names."""
-    line = next((found[1] for text in lines if (found := ENGINE_CONFIG.search(text))), "")
+    line = next((match[1] for text in lines if (match := ENGINE_CONFIG.search(text))), "")
     config: dict[str, Any] = {}
     for name, kind in CONFIG_FIELDS.items():
-        if found := re.search(rf"\b{name}=([^,)\s]+)", line):
-            config[name] = found[1] == "True" if kind is bool else kind(found[1].removeprefix("torch."))
-    if found := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
-        config["cudagraph_mode"] = found[1]
-    if found := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
-        config["max_num_batched_tokens"] = max(map(int, found[1].split(",")))  # the last range ends at the chunk size
+        if match := re.search(rf"\b{name}=([^,)\s]+)", line):
+            config[name] = match[1] == "True" if kind is bool else kind(match[1].removeprefix("torch."))
+    if match := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
+        config["cudagraph_mode"] = match[1]
+    if match := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
+        config["max_num_batched_tokens"] = max(map(int, match[1].split(",")))  # the last range ends at the chunk size
     config["max_model_len"] = config.pop("max_seq_len", None)
     config["prefix_caching"] = config.pop("enable_prefix_caching", None)
     return config
 
 
 def _arguments(lines: list[str]) -> dict[str, Any]:
-    """Return what the line 'non-default args' says of settings that vLLM logs nowhere else."""
-    line = next((found[1] for text in lines if (found := ARGUMENTS.search(text))), "")
+    """Return the settings of the line 'non-default args' that vLLM logs nowhere else."""
+    line = next((match[1] for text in lines if (match := ARGUMENTS.search(text))), "")
     matches = {name: re.search(rf"'{name}': (\d+)", line) for name in ("max_num_seqs", "max_num_batched_tokens")}
     return {name: int(match[1]) for name, match in matches.items() if match}
 
@@ -237,18 +220,21 @@ def _logged_capacity(lines: list[str]) -> int | None:
     Before 0.25 the logged size ignored that layers of hybrid models differ; concurrency times length is always right,
     but rounded to two decimals. So the size counts only where both agree within that rounding.
     """
-    sizes = [_number(match[1]) for line in lines if (match := KV_SIZE.search(line))]
-    ratios = [(_number(match[1]) or 0, float(match[2])) for line in lines if (match := CONCURRENCY.search(line))]
-    size = sizes[-1] if sizes else None
-    if not ratios:
+    logged, concurrency = _last(KV_SIZE, lines), _last(CONCURRENCY, lines)
+    size = _number(logged[1]) if logged else None
+    if concurrency is None:
         return size
-    length, ratio = ratios[-1]
+    length, ratio = _number(concurrency[1]) or 0, float(concurrency[2])
     if size is not None and abs(size - ratio * length) <= 0.006 * length:
         return size
     return int((ratio - 0.005) * length)
 
 
-def _labelled_capacity(labels: dict[str, str], max_model_len: int | None) -> int | None:
+def _last(pattern: re.Pattern[str], lines: list[str]) -> re.Match[str] | None:
+    return next(filter(None, (pattern.search(line) for line in reversed(lines))), None)
+
+
+def _labelled_capacity(labels: Mapping[str, str], max_model_len: int | None) -> int | None:
     if (size := _number(labels.get("kv_cache_size_tokens"))) is not None:
         return size
     try:
@@ -267,17 +253,16 @@ def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
     return models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
 
 
-def _json(client: httpx.Client, path: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(_text(client, path) or "{}")
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+def _json(http: httpx.Client, path: str) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        answer = json.loads(_text(http, path))
+        return answer if isinstance(answer, dict) else {}
+    return {}
 
 
-def _text(client: httpx.Client, path: str) -> str:
+def _text(http: httpx.Client, path: str) -> str:
     try:
-        response = client.get(path)
+        response = http.get(path)
     except httpx.HTTPError:
         return ""
     return response.text if response.is_success else ""

@@ -1,4 +1,4 @@
-"""The log file of one server start: created with a clear error, read from this start on, followed line by line."""
+"""The log file of one server start: it is read from this start on, and followed line by line."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from longctx.errors import ServerError
-from longctx.processes.reaper import MASK
+from longctx.redaction import mask
 
 
 class Log:
@@ -19,7 +19,7 @@ class Log:
         self._read_to = 0
 
     def begin(self, command: list[str]) -> None:
-        """Write the command, secrets masked, as the first line of this start; ServerError where that can't be."""
+        """Write the command, secrets masked, as the first line of this start; ServerError where that fails."""
         line = f"# longctx starts: {shlex.join(self.masked_words(command))}\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,9 +33,7 @@ class Log:
 
     def masked_words(self, words: list[str]) -> list[str]:
         """Return the words with secret values masked."""
-        for secret in self._secrets:
-            words = [word.replace(secret, MASK) for word in words]
-        return words
+        return [mask(word, self._secrets) for word in words]
 
     def offset(self) -> int:
         """Return the file's size in bytes, 0 where there is none."""

@@ -6,16 +6,15 @@ documentation. Series of several engines are added up. What a server does not re
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from longctx.serve.http import verify
+from longctx.serve.http import client
 
 # Canonical name -> the sample names that mean it; the first one present counts.
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -31,11 +30,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "ttft_s": ("vllm:time_to_first_token_seconds_sum", "sglang:time_to_first_token_seconds_sum"),
     "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
     "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "requests": (
-        "vllm:request_success_total",
-        "vllm:e2e_request_latency_seconds_count",
-        "sglang:num_requests_total",
-    ),
+    "requests": ("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count", "sglang:num_requests_total"),
     # vLLM's older gpu_prefix_cache_hits counted blocks before it counted tokens, so it is not among these.
     "cached_tokens": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
     "external_hit_tokens": ("vllm:external_prefix_cache_hits_total",),
@@ -55,10 +50,11 @@ _WANTED = {name for names in (*COUNTERS.values(), *GAUGES.values()) for name in 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading. `counters` and `sources` (which metric gave it) by canonical name; `cache_config` are labels.
+    """One reading. `counters` and `sources` (which metric gave it) by canonical name.
 
-    kv_usage is the fullest engine's share of its KV cache, 0..1; kv_capacity_tokens is None before vLLM 0.32,
-    whose block counts do not add up to tokens for hybrid models (take the capacity from the log there).
+    kv_usage is the fullest engine's share of its KV cache, 0..1; kv_capacity_tokens, of the smallest engine, is None
+    before vLLM 0.32, whose block counts do not add up to tokens for hybrid models (take it from the log there).
+    engines: each engine's labels of CACHE_INFO.
     """
 
     counters: Mapping[str, float]
@@ -68,7 +64,7 @@ class Snapshot:
     running: int | None = None
     waiting: int | None = None
     process_start: float | None = None
-    cache_config: Mapping[str, str] | None = None
+    engines: tuple[Mapping[str, str], ...] = ()
 
     def activity(self) -> tuple[float | None, ...]:
         """Return values of which at least one moves while the engine works."""
@@ -105,58 +101,47 @@ def parse(text: str) -> Snapshot | None:
     """Return the reading in a Prometheus text, or None where it holds no metric that we know."""
     lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
     values: dict[str, list[float]] = {}
-    broken: set[str] = set()  # of a sum, every part must be a number
-    cache_config: dict[str, str] | None = None
+    unusable: set[str] = set()  # of a sum, every part must be a number
+    engines: list[Mapping[str, str]] = []
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 if sample.name == CACHE_INFO:
-                    cache_config = dict(sample.labels)
+                    engines.append(sample.labels)
                 elif 0 <= sample.value < math.inf:
                     values.setdefault(sample.name, []).append(sample.value)
                 else:
-                    broken.add(sample.name)
+                    unusable.add(sample.name)
     except ValueError:
         return None
-    values = {name: found for name, found in values.items() if name not in broken}
+    values = {name: series for name, series in values.items() if name not in unusable}
     sources = {name: metric for name, metrics in COUNTERS.items() for metric in metrics[::-1] if metric in values}
-    if not sources and cache_config is None:
+    if not sources and not engines:
         return None
     gauges = {name: values[metric] for name, metrics in GAUGES.items() for metric in metrics[::-1] if metric in values}
     return Snapshot(
         counters={name: math.fsum(values[metric]) for name, metric in sources.items()},
         sources=sources,
         kv_usage=max(gauges["kv_usage"]) if "kv_usage" in gauges else None,
-        kv_capacity_tokens=_capacity(cache_config, gauges),
+        kv_capacity_tokens=_capacity(engines, gauges),
         running=round(sum(gauges["running"])) if "running" in gauges else None,
         waiting=round(sum(gauges["waiting"])) if "waiting" in gauges else None,
         process_start=max(gauges["process_start"]) if "process_start" in gauges else None,
-        cache_config=cache_config,
+        engines=tuple(engines),
     )
 
 
-def _capacity(cache_config: Mapping[str, str] | None, gauges: Mapping[str, list[float]]) -> int | None:
-    tokens = (cache_config or {}).get("kv_cache_size_tokens", "")
-    if tokens.isdecimal():
-        return int(tokens)
+def _capacity(engines: Sequence[Mapping[str, str]], gauges: Mapping[str, list[float]]) -> int | None:
+    if sizes := [int(size) for labels in engines if (size := labels.get("kv_cache_size_tokens", "")).isdecimal()]:
+        return min(sizes)
     return round(max(gauges["kv_capacity_tokens"])) if "kv_capacity_tokens" in gauges else None
-
-
-@cache
-def _http(base_url: str) -> httpx.Client:
-    """Return one kept-open client per server; proxies of the environment are not for a server next door."""
-    return httpx.Client(base_url=base_url, trust_env=False, verify=verify(base_url))
 
 
 def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Snapshot | None:
     """Return the reading of `url`/metrics now; None where there is none, or it cannot be read."""
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-    client = _http(url.rstrip("/").removesuffix("/v1"))
     try:
-        try:
-            response = client.get("/metrics", headers=headers, timeout=timeout_s)
-        except (httpx.NetworkError, httpx.ProtocolError):  # the server may have closed the kept connection
-            response = client.get("/metrics", headers=headers, timeout=timeout_s)
+        with client(url, api_key, timeout_s=timeout_s) as http:
+            response = http.get("/metrics")
     except httpx.HTTPError:
         return None
     return parse(response.text) if response.status_code == 200 else None
@@ -166,22 +151,13 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
     """Return what grew between two readings; void where either is missing or the server restarted between."""
     if before is None or after is None:
         return Window(void="no server metrics" if before is None else "the server's metrics stopped during the request")
-    shared = [
-        name
-        for name, metric in after.sources.items()
-        if before.sources.get(name) == metric and name in {field.name for field in fields(Window)}
-    ]
-    restarted = before.process_start != after.process_start
-    if restarted or any(after.counters[name] < before.counters[name] for name in shared):
+    shared = [name for name, metric in after.sources.items() if before.sources.get(name) == metric]
+    grown: dict[str, Any] = {name: after.counters[name] - before.counters[name] for name in shared}
+    if before.process_start != after.process_start or any(growth < 0 for growth in grown.values()):
         return Window(void="the server's counters began anew, or another server's were read")
+    grown = {name: growth if name.endswith("_s") else round(growth) for name, growth in grown.items()}
     record = {
         name: {"metric": after.sources[name], "before": before.counters[name], "after": after.counters[name]}
-        for name in shared
-    }
-    grown: dict[str, Any] = {
-        name: (after.counters[name] - before.counters[name])
-        if name.endswith("_s")
-        else round(after.counters[name] - before.counters[name])
         for name in shared
     }
     running = max((running for running in (before.running, after.running) if running is not None), default=None)

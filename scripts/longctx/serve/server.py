@@ -1,20 +1,19 @@
 """A running server as the measurement sees it."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from longctx.processes.supervisor import SupervisedProcess, describe_exit
+from longctx.processes.supervisor import SupervisedProcess
 from longctx.serve.facts import clean, root_cause_line
-from longctx.serve.http import verify
+from longctx.serve.http import client
 from longctx.serve.log import Log
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A ready server. `url` has no path; `model` is the name for requests; facts by tables.SERVER_FACTS and HOST_FACTS.
+    """A ready server. `url` has no path; `model` is the name for requests; facts: schemas.SERVER_FACTS, HOST_FACTS.
 
     contract: entries {setting, asked, actual, source, ok}. An external server has neither log nor process of ours.
     gpu_numbers: the GPUs of this host that it computes on, () where that is not known.
@@ -29,24 +28,21 @@ class Server:
     command: list[str] = field(default_factory=list)
     api_key: str | None = field(default=None, repr=False)
     log: Log | None = None
-    kept: SupervisedProcess | None = None
+    process: SupervisedProcess | None = None
     gpu_numbers: tuple[int, ...] = ()
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, None for one that isn't ours."""
-        return self.kept.pid if self.kept else None
-
-    @property
-    def log_path(self) -> Path | None:
-        return self.log.path if self.log else None
+        """The server's process id, None for an external server."""
+        return self.process.pid if self.process else None
 
     def alive(self) -> bool:
-        """Return whether the server still runs; for an external one, whether anybody listens at its address."""
-        if self.kept:
-            return self.kept.alive()
+        """Return whether the server still runs; for an external one, whether its address answers."""
+        if self.process:
+            return self.process.alive()
         try:
-            httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False, verify=verify(self.url))
+            with client(self.url, timeout_s=2.0) as http:
+                http.get("/health")
         except (httpx.ConnectError, httpx.UnsupportedProtocol):
             return False
         except httpx.HTTPError:
@@ -54,13 +50,13 @@ class Server:
         return True
 
     def death_reason(self) -> str:
-        """Return how the server ended and its last telling log line, in one sentence; '' while it lives."""
+        """Return how the server ended and the log line that best says why, in one sentence; '' while it lives."""
         if self.alive():
             return ""
-        if self.kept is None or self.log is None:
+        if self.process is None or self.log is None:
             return "the external server no longer answers"
-        self.kept.settle()
-        return f"the server {describe_exit(self.kept.exit_code)}: {root_cause_line(self.log.lines())}"
+        self.process.settle()
+        return f"the server {self.process.describe_exit()}: {root_cause_line(self.log.lines())}"
 
     def log_offset(self) -> int:
         """Return the log's size in bytes now, to be given to `log_between`."""

@@ -1,4 +1,4 @@
-"""The journal: what a point has measured so far, on disk before the next request starts.
+"""The journal: all that a point has measured so far, on disk before the next request starts.
 
 One JSON record a line, each with its own checksum, appended and fsynced. Snakemake does not know the file, so no re-run
 deletes it. A torn last line (power cut, full disk) is dropped; a damaged line in the middle is skipped and counted.
@@ -6,6 +6,7 @@ Before each request a little disk space is held back, so that a disk that fills 
 its row.
 """
 
+import contextlib
 import errno
 import os
 import zlib
@@ -25,7 +26,7 @@ PRECIOUS = ("trace", "row")
 
 
 class JournalError(LongctxError):
-    """The journal can't be written, so nothing measured from here on would be safe."""
+    """The journal cannot be written, so no further measurement would be safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,12 @@ class Journal:
             raise self._trouble(error) from error
 
     def _release(self) -> bool:
-        """Give the space held back to whoever writes next; return whether there was any."""
-        try:
-            os.unlink(self.reserve or "")
-        except OSError:
-            return False
-        return True
+        """Free the space held back; return whether there was any."""
+        if self.reserve:
+            with contextlib.suppress(OSError):
+                self.reserve.unlink()
+                return True
+        return False
 
     def _trouble(self, error: OSError) -> JournalError:
         return JournalError(
@@ -171,14 +172,9 @@ def _write(path: Path, line: bytes) -> None:
             # A half-written line would swallow the next record: take it back.
             file.truncate(start)
             raise
-    if new:
-        for folder in (path.parent, path.parent.parent):
-            _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    for folder in (path.parent, path.parent.parent) if new else ():
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

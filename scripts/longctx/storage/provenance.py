@@ -1,4 +1,4 @@
-"""What a file says of itself: format version, git revision, hashes."""
+"""Labels of files: format version, git revision, hashes."""
 
 import hashlib
 import os
@@ -16,21 +16,13 @@ def git_revision() -> str:
 
     A copy without history says LONGCTX_GIT_REVISION, or 'unknown'.
     """
-    here = Path(__file__).parent
     if copied_from := os.environ.get("LONGCTX_GIT_REVISION"):
         return copied_from
+    command, here = ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"], Path(__file__).parent
     try:
-        out = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
+        return subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True, timeout=20).strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return out.stdout.strip()
 
 
 def stable_hash(value: Any) -> str:
@@ -39,7 +31,7 @@ def stable_hash(value: Any) -> str:
 
 
 def file_labels() -> dict[str, str]:
-    """Return what every file says of itself in its metadata: the format version and the git revision."""
+    """Return the labels in every file's metadata: the format version and the git revision."""
     return {"longctx_format": str(FORMAT_VERSION), "git_revision": git_revision()}
 
 

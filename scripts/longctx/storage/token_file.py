@@ -1,8 +1,8 @@
 """Token ids on disk: one Parquet column `token_ids` (uint32), row groups of 1Mi ids. Needs only numpy and pyarrow."""
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longctx.errors import DataError
+from longctx.storage.atomic import replacing
 from longctx.storage.provenance import file_labels
 
 Ids = npt.NDArray[np.uint32]
@@ -36,11 +37,13 @@ class TokenFileWriter:
         self._buffer = np.empty(ROW_GROUP_TOKENS, dtype="<u4")
         self._filled = 0
         self._hash = hashlib.sha256()
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._stack = ExitStack()
 
     def __enter__(self) -> "TokenFileWriter":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._temporary, SCHEMA, compression="zstd", use_dictionary=False)
+        temporary = self._stack.enter_context(replacing(self.path))
+        writer = pq.ParquetWriter(temporary, SCHEMA, compression="zstd", use_dictionary=False)
+        self._writer = self._stack.enter_context(writer)
+        self._stack.push(self._complete)
         return self
 
     def write(self, ids: Ids) -> None:
@@ -67,19 +70,14 @@ class TokenFileWriter:
         """Hex digest of the ids written to disk so far."""
         return self._hash.hexdigest()
 
+    def _complete(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
+            own = {"tokens": str(self.tokens), "sha256": self.sha256}
+            self._writer.add_key_value_metadata({**file_labels(), **self.metadata, **own})
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._flush()
-                own = {"tokens": str(self.tokens), "sha256": self.sha256}
-                self._writer.add_key_value_metadata({**file_labels(), **self.metadata, **own})
-            self._writer.close()
-            if kind is None:
-                with open(self._temporary, "rb") as file:
-                    os.fsync(file.fileno())
-                os.replace(self._temporary, self.path)
-        finally:
-            self._temporary.unlink(missing_ok=True)
+        self._stack.__exit__(kind, error, at)
 
 
 def _open(path: Path | str) -> pq.ParquetFile:
@@ -137,13 +135,13 @@ def iter_ids(path: Path | str, stop: int | None = None) -> Iterator[Ids]:
 
 def read_span(path: Path | str, start: int, stop: int) -> Ids:
     """Return ids[start:stop], reading only the row groups that hold them."""
-    parts = [np.empty(0, np.uint32)]
+    spans = [np.empty(0, np.uint32)]
     with _open(path) as file:
         at = 0
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if at < stop and at + rows > start:
                 ids = file.read_row_group(group, use_threads=False).column(0).to_numpy()
-                parts.append(ids[max(start - at, 0) : max(stop - at, 0)])
+                spans.append(ids[max(start - at, 0) : max(stop - at, 0)])
             at += rows
-    return np.concatenate(parts)
+    return np.concatenate(spans)

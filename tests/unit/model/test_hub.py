@@ -9,7 +9,7 @@ import transformers
 from longctx.campaign.recipe import Recipe
 from longctx.errors import PromptError
 from longctx.model import hub
-from longctx.processes.launch import ProcessOwner
+from longctx.processes.launch import Ownership
 from longctx.prompts import tokenizers
 from longctx.serve.launchers import local
 
@@ -47,7 +47,7 @@ def test_a_tokenizer_is_fetched_with_it(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_local_server_gets_it_and_its_command_line_does_not(tmp_path: Path) -> None:
-    owner = ProcessOwner(id="1a2b", campaign="c", run_dir=tmp_path)
+    owner = Ownership(id="1a2b", campaign="c", run_dir=tmp_path)
     recipe = Recipe(model="owner/gated", served_name="m", max_model_len=1040)
     launch = local.prepare(recipe, {"python": sys.executable}, owner, "127.0.0.1", 8001)
     assert launch.env["HF_TOKEN"] == SECRET

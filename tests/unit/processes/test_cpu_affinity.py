@@ -13,8 +13,8 @@ from longctx.campaign.recipe import Launcher, Recipe
 from longctx.processes import cpu_affinity
 from longctx.progress import watch
 from longctx.serve.lifecycle import serve
+from tinyserver import tiny_python
 
-TINY = str(Path(__file__).parents[2] / "tinyserver.py")
 needs_two = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors (Linux)"
 )
@@ -23,7 +23,7 @@ needs_two = pytest.mark.skipif(
 def block_sees(tmp_path: Path) -> tuple[set[int], set[int]]:
     """Processors of this thread and of one started in the block, while a server runs."""
     recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
-    launcher = Launcher("local", {"python": sys.executable, "program": [TINY]})
+    launcher = Launcher("local", {"python": tiny_python(tmp_path)})
     with serve(recipe, launcher, run_dir=tmp_path / "run", log_path=tmp_path / "log", campaign="c", start_timeout_s=60):
         later: list[set[int]] = []
         thread = threading.Thread(target=lambda: later.append(os.sched_getaffinity(0)))

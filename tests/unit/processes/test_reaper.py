@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from longctx.processes import reaper
-from longctx.processes.reaper import LogPump, secret_values
+from longctx.processes.reaper import LogPump
+from longctx.redaction import MASK, secret_values
 
 
 def pumped(path: Path, pieces: list[bytes], secrets: list[str]) -> bytes:
     """Return what the log holds after the server wrote `pieces`."""
     source, sink = os.pipe()
-    pump = LogPump(source, str(path), secrets)
+    pump = LogPump(source, str(path), secrets, MASK)
     pump.start()
     for piece in pieces:
         os.write(sink, piece)
@@ -53,7 +54,7 @@ def test_a_full_disk_is_told_once_and_the_server_is_still_read(monkeypatch: pyte
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(reaper, "emit", lambda event, **fields: told.append(fields))
     source, sink = os.pipe()
-    pump = LogPump(source, "/dev/full", [])
+    pump = LogPump(source, "/dev/full", [], MASK)
     pump.start()
     for _ in range(20):
         os.write(sink, b"line\n" * 10000)  # more than a pipe holds: it blocks unless somebody reads

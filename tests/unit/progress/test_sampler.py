@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from fakeserver import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
 from longctx.progress.eta import Cost, eta_s, fit_cost
-from longctx.progress.sampler import PrefillProgress, Sampler, progress_rows
+from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.serve.metrics import Snapshot, scrape
 from longctx.storage import schemas
@@ -171,18 +172,16 @@ def test_a_server_that_does_not_answer_for_a_while() -> None:
     assert done[3] > done[0]
 
 
-def test_unchanged_samples_do_not_fill_the_table() -> None:
-    clock = Clock()
-    sampler = Sampler(snapshots([0.1] * 200), tokens_total=TOTAL, clock=clock)
-    look(sampler, clock, 200)
-    assert [round(sample.elapsed_s) for sample in sampler.samples] == [1, 61, 121, 181]
+def test_every_look_is_handed_on() -> None:
+    clock, seen = Clock(), []
+    sampler = Sampler(snapshots([0.1] * 3), tokens_total=TOTAL, clock=clock, on_sample=seen.append)
+    assert look(sampler, clock, 3) == seen
 
 
-def test_rows_fit_the_table() -> None:
-    rows = progress_rows(
-        [PrefillProgress(1.0, 10, 20, 10.0, 1.0)], length=20, pass_index=1, request_index=0, role="cold"
-    )
-    assert pa.Table.from_pylist(rows, schema=schemas.PROGRESS).to_pylist() == rows
+def test_a_look_is_a_row_of_the_table() -> None:
+    row = asdict(PrefillProgress(1.0, 10, 20, 10.0, 1.0)) | {"length": 20, "pass_index": 1}
+    row |= {"request_index": 0, "role": "cold"}
+    assert pa.Table.from_pylist([row], schema=schemas.PROGRESS).to_pylist() == [row]
 
 
 def test_a_real_prefill_of_the_fake_server() -> None:

@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,25 @@ import pytest
 from longctx import cli
 from longctx.processes.identity import this_process, writer_gone
 from longctx.progress import status_file, watch
-from longctx.progress.lines import TerminalLine
 from longctx.progress.status_file import StatusWriter, note_run, read_status
-from longctx.progress.watch import progress_line, render
+from longctx.progress.watch import render
+from longctx.storage import locks
 from longctx.units import format_seconds
 
 POINTS = [f"prefill/{length}/pass{p}" for length in ("1Ki", "64Ki") for p in (1, 2)]
 
 
-def writer(folder: Path, point: str = POINTS[0], **options: Any) -> StatusWriter:
-    return StatusWriter(folder / "status.json", campaign="default", point=point, expected=POINTS, **options)
+@contextmanager
+def writer(folder: Path, point: str = POINTS[0], **options: Any) -> Iterator[StatusWriter]:
+    """A point's writer, used as a measurement uses it: what is open at the end is interrupted."""
+    path = folder / "status.json"
+    status = StatusWriter(path, **({"campaign": "default", "point": point, "expected": POINTS} | options))
+    status.update(phase="start")
+    try:
+        yield status
+    finally:
+        if point in (read_status(path) or {"current": ()})["current"]:
+            status.finish("interrupted")
 
 
 def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -53,20 +64,13 @@ def test_a_campaign_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not list(tmp_path.glob(".status.json.[0-9]*"))
 
 
-def test_a_block_left_by_an_error_is_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), writer(tmp_path):
-        raise KeyboardInterrupt
-    content = read_status(tmp_path / "status.json")
-    assert content["points"][POINTS[0]] == {"state": "interrupted"}
-    assert content["current"] == {}
-
-
 KILLED = """
 import os, sys
 from longctx.progress.status_file import StatusWriter
-with StatusWriter(sys.argv[1], campaign="default", point="prefill/1Ki/pass1", expected=["prefill/1Ki/pass1"]) as writer:
-    writer.update(phase="prefill", tokens_done=1, tokens_total=2)
-    os.kill(os.getpid(), 9)
+point = "prefill/1Ki/pass1"
+writer = StatusWriter(sys.argv[1], campaign="default", point=point, expected=[point])
+writer.update(phase="prefill", tokens_done=1, tokens_total=2)
+os.kill(os.getpid(), 9)
 """
 
 
@@ -105,7 +109,7 @@ def test_a_disk_without_locks_still_shows_what_is_done(tmp_path: Path, monkeypat
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(status_file.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with writer(tmp_path) as one:
         one.update(phase="prefill")
         assert read_status(tmp_path / "status.json")["current"][POINTS[0]]["phase"] == "prefill"
@@ -274,7 +278,7 @@ def test_a_narrow_terminal_hides_nothing(
         "elapsed_s": 4320.0,
         "eta_s": 35940.0,
     }
-    with StatusWriter(tmp_path / "status.json", campaign="mi355x", point=LADDER[-1], expected=LADDER) as one:
+    with writer(tmp_path, LADDER[-1], campaign="mi355x", expected=LADDER) as one:
         one.update(**at)
         with pytest.raises(KeyboardInterrupt):
             watch.watch(tmp_path, out=out, sleep=interrupt)
@@ -295,9 +299,9 @@ def test_a_low_terminal_keeps_what_is_going_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((80, 10)))
     out = Terminal()
     for point in LADDER[:-1]:
-        with StatusWriter(tmp_path / "status.json", campaign="c", point=point, expected=LADDER) as failed:
+        with writer(tmp_path, point, campaign="c", expected=LADDER) as failed:
             failed.finish("failed", "server_died")
-    with StatusWriter(tmp_path / "status.json", campaign="c", point=LADDER[-1], expected=LADDER) as one:
+    with writer(tmp_path, LADDER[-1], campaign="c", expected=LADDER) as one:
         one.update(phase="measuring")
         with pytest.raises(KeyboardInterrupt):
             watch.watch(tmp_path, out=out, sleep=interrupt)
@@ -342,28 +346,6 @@ def test_as_a_program_and_into_a_closed_pipe(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-# One line
-
-
-def test_a_terminal_line_is_rewritten_and_cleared() -> None:
-    out = Terminal()
-    line = TerminalLine(out)
-    line.show("a long text")
-    line.show("short")
-    line.finish()
-    assert out.getvalue() == "\ra long text\rshort      \r     \r"
-
-
-def test_without_a_terminal_a_line_now_and_then() -> None:
-    now, out = [0.0], io.StringIO()
-    line = TerminalLine(out, clock=lambda: now[0])
-    for second in range(150):
-        now[0] = second
-        line.show(f"at {second}")
-    line.finish()
-    assert out.getvalue().splitlines() == ["at 0", "at 60", "at 120"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "?"), (0.04, "0.0 s"), (9.94, "9.9 s"), (9.99, "10.0 s"), (59.6, "1 min 00 s"), (3599.7, "1 h 00 min"),
@@ -373,18 +355,10 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(("done", "hashes"), [(0, 0), (50, 15), (99, 29), (100, 30), (120, 30)])
-def test_the_bar(done: int, hashes: int) -> None:
-    line = progress_line(done, 100, None, None, None)
-    assert line.count("#") == hashes
-    assert line.index("]") == 31
-    assert "? tok/s" in line
-
-
 def test_points_that_the_campaign_no_longer_has_are_forgotten(tmp_path: Path) -> None:
     with writer(tmp_path) as first:
         first.finish("done")
-    with StatusWriter(tmp_path / "status.json", campaign="default", point=POINTS[1], expected=POINTS[1:2]) as second:
+    with writer(tmp_path, POINTS[1], expected=POINTS[1:2]) as second:
         second.finish("done")
     content = read_status(tmp_path / "status.json")
     assert content is not None

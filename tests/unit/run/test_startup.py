@@ -51,9 +51,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def end_run() -> None:
-    for file in locks.held_files.values():
-        file.close()
-    locks.held_files.clear()
+    """Release the locks that this process would hold for its whole life."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.readlink().name in ("run.lock", "longctx-run"):
+                os.close(int(entry.name))
 
 
 @pytest.fixture

@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 from longctx.campaign.recipe import Launcher, Recipe
 from longctx.errors import ServerError
-from longctx.processes import identity, leftovers, reaper, supervisor
+from longctx.processes import identity, leftovers, reaper
+from longctx.processes.launch import Ownership
 from longctx.processes.leftovers import end_leftovers
 from longctx.serve import lifecycle
 from longctx.serve.launchers import local
 from longctx.serve.lifecycle import serve
 from longctx.serve.server import Server
+from tinyserver import tiny_python
 
 TINY = str(Path(__file__).parents[2] / "tinyserver.py")
 SCRIPTS = str(Path(__file__).parents[3] / "scripts")
@@ -42,7 +44,7 @@ from longctx.processes import leftovers, supervisor
 from longctx.serve.lifecycle import serve
 leftovers.GRACE_S = supervisor.GRACE_S = 0.5
 recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
-with serve(recipe, Launcher("local", {{"python": sys.executable, "program": [{tiny!r}]}}), run_dir=Path({run_dir!r}),
+with serve(recipe, Launcher("local", {{"python": {python!r}}}), run_dir=Path({run_dir!r}),
            log_path=Path({log!r}), campaign="c", start_timeout_s=60):
     print("ready", flush=True)
     time.sleep(600)
@@ -50,7 +52,7 @@ with serve(recipe, Launcher("local", {{"python": sys.executable, "program": [{ti
 
 
 def tiny(tmp_path: Path, recipe: Recipe = RECIPE, **options: Any) -> contextlib.AbstractContextManager[Server]:
-    launcher = Launcher("local", {"python": sys.executable, "program": [TINY], **options.pop("launcher", {})})
+    launcher = Launcher("local", {"python": tiny_python(tmp_path), **options.pop("launcher", {})})
     defaults = {"run_dir": tmp_path / "run", "log_path": tmp_path / "log", "campaign": "c", "start_timeout_s": 60}
     return serve(recipe, launcher, **(defaults | options))
 
@@ -96,7 +98,9 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own that serves a stubborn family of processes until it is killed."""
     monkeypatch.setenv("TINY", "family ignore_term sockets")
-    code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
+    code = OWNER.format(
+        scripts=SCRIPTS, python=tiny_python(tmp_path), run_dir=str(tmp_path / "run"), log=str(tmp_path / "log")
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -115,7 +119,7 @@ def test_a_server_is_described_and_leaves_nothing(tmp_path: Path) -> None:
     with tiny(tmp_path, on_log=lines.append) as server:
         mark = owner_id(tmp_path)
         assert server.alive()
-        assert server.pid in reaper.marked(mark)
+        assert server.pid in identity.marked(mark)
         assert server.death_reason() == ""
         assert (server.model, server.facts["model"], server.facts["launcher"]) == ("tiny", "tiny", "local")
         assert server.facts["vllm_version"] == "0.32.0"
@@ -125,7 +129,7 @@ def test_a_server_is_described_and_leaves_nothing(tmp_path: Path) -> None:
         assert "tiny server starts" in lines
         assert server.log_between(0, server.log_offset())[0].startswith("# longctx starts: ")
     assert not server.alive()
-    assert reaper.marked(mark) == {}
+    assert identity.marked(mark) == {}
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -135,9 +139,9 @@ def test_children_that_leave_the_group_and_ignore_sigterm_end_too(
     monkeypatch.setenv("TINY", "family")
     with tiny(tmp_path) as server:
         mark = owner_id(tmp_path)
-        assert server.kept is not None
-        assert len(server.kept.processes()) == 3
-    assert reaper.marked(mark) == {}
+        assert server.process is not None
+        assert len(server.process.processes()) == 3
+    assert identity.marked(mark) == {}
 
 
 def test_an_exception_in_the_block_ends_the_server(tmp_path: Path) -> None:
@@ -150,7 +154,7 @@ def test_an_exception_in_the_block_ends_the_server(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert reaper.marked(marks[0]) == {}
+    assert identity.marked(marks[0]) == {}
 
 
 @pytest.mark.parametrize(
@@ -164,9 +168,9 @@ def test_nothing_survives_its_owner(
     tmp_path: Path, owner: subprocess.Popen[str], bystander: Any, signum: int, group: bool
 ) -> None:
     mark, folder = owner_id(tmp_path), sockets(tmp_path)
-    assert len(reaper.marked(mark)) == 4  # the reaper, the server and its two children
+    assert len(identity.marked(mark)) == 4  # the reaper, the server and its two children
     (os.killpg if group else os.kill)(owner.pid, signum)
-    wait_until(lambda: not reaper.marked(mark), "the server outlives its owner")
+    wait_until(lambda: not identity.marked(mark), "the server outlives its owner")
     wait_until(lambda: not list((tmp_path / "run").iterdir()), "the record stays")
     assert not folder.exists()
 
@@ -181,10 +185,10 @@ def test_the_next_start_ends_what_a_killed_owner_and_a_killed_reaper_left(
     owner.wait()
     os.kill(record["reaper"], signal.SIGKILL)
     wait_until(lambda: reaper.start_ticks(record["reaper"]) is None, "the reaper is dead")
-    assert len(reaper.marked(record["id"])) == 3
+    assert len(identity.marked(record["id"])) == 3
     (sentence,) = end_leftovers(tmp_path / "run")
     assert str(record["pid"]) in sentence
-    assert reaper.marked(record["id"]) == {}
+    assert identity.marked(record["id"]) == {}
     assert not path.exists()
 
 
@@ -224,7 +228,9 @@ def test_shared_memory_and_sockets_of_a_killed_server_are_removed(tmp_path: Path
 
 
 def test_what_is_left_goes_at_the_next_start_where_everyone_was_killed(tmp_path: Path, memory: Path) -> None:
-    code = OWNER.format(scripts=SCRIPTS, tiny=TINY, run_dir=str(tmp_path / "run"), log=str(tmp_path / "log"))
+    code = OWNER.format(
+        scripts=SCRIPTS, python=tiny_python(tmp_path), run_dir=str(tmp_path / "run"), log=str(tmp_path / "log")
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
@@ -235,7 +241,7 @@ def test_what_is_left_goes_at_the_next_start_where_everyone_was_killed(tmp_path:
         os.kill(record["reaper"], signal.SIGSTOP)  # so that it can't work between the kills
         for pid in (owner.pid, record["reaper"], record["pid"]):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not reaper.marked(record["id"]), "all are dead")
+    wait_until(lambda: not identity.marked(record["id"]), "all are dead")
     assert memory.exists()
     assert folder.exists()
     end_leftovers(tmp_path / "run")
@@ -283,7 +289,7 @@ def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
-    launch = local.prepare(RECIPE, {"python": sys.executable}, supervisor.new_owner("c", tmp_path), "127.0.0.1", 1)
+    launch = local.prepare(RECIPE, {"python": sys.executable}, Ownership.new("c", tmp_path), "127.0.0.1", 1)
     assert launch.sockets is None
     assert "VLLM_RPC_BASE_PATH" not in launch.env
 
@@ -341,7 +347,7 @@ def test_a_killed_server_is_known_dead_with_its_reason(tmp_path: Path, monkeypat
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive(), "death is noticed")
         assert "killed by SIGKILL" in server.death_reason()
-        wait_until(lambda: len(reaper.marked(mark)) == 0, "its children end with it")
+        wait_until(lambda: len(identity.marked(mark)) == 0, "its children end with it")
 
 
 def test_a_killed_reaper_counts_as_death_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +358,7 @@ def test_a_killed_reaper_counts_as_death_and_leaves_nothing(tmp_path: Path, monk
         folder = sockets(tmp_path)
         os.kill(record["reaper"], signal.SIGKILL)
         wait_until(lambda: not server.alive(), "the loss is noticed")
-    assert reaper.marked(record["id"]) == {}
+    assert identity.marked(record["id"]) == {}
     assert not folder.exists()
 
 
@@ -387,20 +393,11 @@ def test_kv_too_small_carries_the_longest_context(tmp_path: Path, monkeypatch: p
     assert (error.value.reason, error.value.kv_tokens) == ("kv_too_small", 7168)
 
 
-def test_a_wanted_port_in_use_is_refused_naming_its_process(
-    tmp_path: Path, bystander: tuple[subprocess.Popen[bytes], int]
-) -> None:
-    process, port = bystander
-    with pytest.raises(ServerError, match=f"port {port} .*process {process.pid} ") as error:
-        tiny(tmp_path, launcher={"port": port}).__enter__()
-    assert error.value.reason == "not_ours"
-
-
 def test_another_server_on_our_port_is_never_taken_for_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bystander: tuple[subprocess.Popen[bytes], int]
 ) -> None:
     process, port = bystander
-    monkeypatch.setattr(lifecycle, "choose_port", lambda wanted: port)
+    monkeypatch.setattr(lifecycle, "choose_port", lambda: port)
     with pytest.raises(ServerError, match=f"port {port} .*process {process.pid} ") as error:
         tiny(tmp_path).__enter__()
     assert error.value.reason == "not_ours"
@@ -425,7 +422,7 @@ def test_secrets_are_in_no_file_and_on_no_command_line(tmp_path: Path, monkeypat
     for name in ("HF_TOKEN", "SOME_API_KEY", "DB_PASSWORD", "A_SECRET_THING"):
         monkeypatch.setenv(name, f"{SECRET}{name}")
     with tiny(tmp_path) as server:
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in reaper.marked(owner_id(tmp_path))]
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in identity.marked(owner_id(tmp_path))]
         files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
         texts = [server.env_json, *server.command, repr(server.facts), repr(server.host_facts), repr(server.contract)]
         assert b"HF_TOKEN=[secret]" in (tmp_path / "log").read_bytes()

@@ -47,7 +47,7 @@ def test_a_recorded_request_of_1024_and_16_tokens() -> None:
     assert server_decode_tok_s(window, 16) == pytest.approx(15 / window.itl_sum_s)
     assert window.itl_sum_s == pytest.approx(window.decode_s)
     assert (after.kv_capacity_tokens, after.running, after.kv_usage) == (4194304, 0, 0.0)
-    assert after.cache_config["cache_dtype"] == "fp8_e4m3"
+    assert after.engines[0]["cache_dtype"] == "fp8_e4m3"
 
 
 def test_a_recorded_prefill_shows_its_progress_only_in_the_kv_cache() -> None:

@@ -29,6 +29,7 @@ from longctx.measure.client.sse import SseParser
 from longctx.measure.client.stream import StreamRecord, body_message
 from longctx.measure.client.stream_rates import Chunk
 from longctx.redaction import redact
+from longctx.serve.http import base_url
 from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16
@@ -87,7 +88,7 @@ def stream(
 
     def send(**stream_options: bool) -> Answer:
         body = RequestBody.encode({**fields, "stream_options": {"include_usage": True} | stream_options}, ids)
-        return _Request(url.rstrip("/").removesuffix("/v1"), api_key, Watch(alive, stalled), on_token).send(body)
+        return _Request(base_url(url), api_key, Watch(alive, stalled), on_token).send(body)
 
     answer = send(continuous_usage_stats=True)
     if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):

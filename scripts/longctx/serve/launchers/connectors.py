@@ -1,4 +1,4 @@
-"""What a KV connector needs of this host: a vLLM that has it, told from its files, and room in shared memory."""
+"""What a KV connector needs on this host: a vLLM that has it, by its files, and room in shared memory."""
 
 import json
 import shutil
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from longctx.processes.reaper import SHARED_MEMORY
-
+SHARED_MEMORY = "/dev/shm/"
 REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
 FIND = (
     "import importlib.util as u, importlib.metadata as m, json\n"
@@ -19,7 +18,7 @@ FIND = (
 
 
 def lacking(python: str, connector: str) -> str | None:
-    """Return a sentence where the vLLM of `python` has no such connector; None where it has, or nothing can be told."""
+    """Return a sentence where the vLLM of `python` has no such connector; None where it has, or may have."""
     try:
         done = subprocess.run([python, "-c", FIND], capture_output=True, text=True, timeout=60, check=True)
         folders, version = json.loads(done.stdout)
@@ -34,10 +33,7 @@ def lacking(python: str, connector: str) -> str | None:
 
 
 def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
-    """Return a sentence where a connector's host memory, a file there that vLLM fills at once, exceeds what is free.
-
-    vLLM 0.25.1 does not look before it does.
-    """
+    """Return a sentence where a connector needs more host memory than /dev/shm has; vLLM 0.25.1 does not check it."""
     need_bytes = ((kv_transfer or {}).get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)
     free_bytes = shutil.disk_usage(SHARED_MEMORY).free if Path(SHARED_MEMORY).is_dir() else 0
     if need_bytes <= free_bytes:
@@ -49,5 +45,5 @@ def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
 
 
 def _registers(path: Path, connector: str) -> bool:
-    """Whether vLLM's list of connectors names this one."""
+    """Return whether vLLM's list of connectors names this one."""
     return path.is_file() and f'"{connector}"' in path.read_text(errors="replace")

@@ -1,14 +1,15 @@
 """Launcher `container`: the same server in a podman, docker or apptainer container.
 
-podman and docker: a foreground `run` whose output is the server's log; named and labelled by its owner, ended by name.
-Its containers belong to the engine and not to us: what ends all our processes at once (a cluster that cancels a job)
-ends no container. So each has a guard inside, which ends it where its standard input ends: that is our side's end.
-apptainer has neither daemon nor names: the container is a child process like a local server's and ends with its group.
+podman and docker: a foreground `run` whose output is the server's log. The container has its owner's name and labels.
+It belongs to the engine: a cluster that ends all processes of a job does not end it. So a guard in the container ends
+it when its standard input closes, which happens when our side ends.
+apptainer has neither a daemon nor names: the container is a child process like a local server.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model import hub
 from longctx.processes import container_init
-from longctx.processes.launch import Launch, ProcessOwner
-from longctx.processes.reaper import MARKER, SECRET_NAME
+from longctx.processes.identity import MARKER
+from longctx.processes.launch import Launch, Ownership
+from longctx.redaction import SECRET_NAME
 from longctx.serve import command_line
 from longctx.serve.launchers import connectors
 from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits
@@ -47,7 +49,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the host, seen in the container at `target`."""
+    """A folder or file of the host; `target` is its path in the container."""
 
     source: Path
     target: str
@@ -57,8 +59,8 @@ class Mount:
         return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
-def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, host: str, port: int) -> Launch:
-    """Say how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
+    """Return how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
 
     ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
     """
@@ -69,9 +71,7 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
     _check(engine, chosen, mounts)
     if chosen.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
-    values = command_line.environment(recipe) | {
-        MARKER: owner.id
-    }  # so that its processes are known as ours on the host too
+    values = command_line.environment(recipe) | {MARKER: owner.id}  # known as ours on the host too
     secrets = _secrets(chosen.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
@@ -82,29 +82,30 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
         probe = [*apptainer_args(chosen, [], home), chosen.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
-    name = container_name(owner)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
-    run = run_args(engine, chosen, owner, mounts, [*_pairs(plain), *sorted(secrets)], published)
+    run = run_args(
+        engine,
+        chosen,
+        owner,
+        mounts,
+        [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)],
+        published,
+    )
     inside = host if published is None else "0.0.0.0"
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
         env=os.environ | secrets,
-        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), name], [engine, "rm", "-f", name]],
-        probe=[engine, "exec", name, chosen.python],
+        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]],
+        probe=[engine, "exec", owner.name, chosen.python],
         facts=facts,
         server_env=plain | secrets,
         holds_stdin=True,
     )
 
 
-def container_name(owner: ProcessOwner) -> str:
-    """The one name that this start's container has, and nobody else's."""
-    return f"longctx-{owner.id}"
-
-
 def run_args(
-    engine: str, options: Options, owner: ProcessOwner, mounts: list[Mount], env: list[str], published: str | None
+    engine: str, options: Options, owner: Ownership, mounts: list[Mount], env: list[str], published: str | None
 ) -> list[str]:
     """Return `podman run …` or `docker run …` up to and with the image.
 
@@ -112,7 +113,7 @@ def run_args(
     published: address:port:port, or None on the host's network.
     """
     flags: dict[str, list[str | None]] = {
-        "--name": [container_name(owner)],
+        "--name": [owner.name],
         "--label": [f"longctx.campaign={owner.campaign}", f"longctx.owner={owner.id}"],
         "--log-driver": ["none"],  # the log goes to our file only
         "--pull": ["never"],
@@ -151,18 +152,14 @@ def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[st
 
 def _options(options: Mapping[str, Any]) -> Options:
     known = {field.name for field in fields(Options)}
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
-    if not given.get("image"):
+    if not options.get("image"):
         raise _error("container.image is missing; name the image that has vLLM")
-    return Options(**given)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
+    return Options(**values)
 
 
 def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
     return [options.python, "-m", command_line.MODULE, *command_line.command(recipe, host, port)]
-
-
-def _pairs(env: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in env.items()]
 
 
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
@@ -185,13 +182,10 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
         cache.mkdir(parents=True, exist_ok=True)
         recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
         mounts.append(_same_path(cache, read_only=False))
-    if recipe.tokenizer and Path(recipe.tokenizer).is_dir():
-        tokenizer = str(Path(recipe.tokenizer).resolve())
-        recipe = replace(recipe, tokenizer=tokenizer)
-        mounts += _with_links(Path(tokenizer))
     if recipe.kv_transfer_config:
-        recipe = replace(recipe, kv_transfer_config=_absolute_roots(recipe.kv_transfer_config))
-        mounts += [_same_path(root, read_only=False) for root in _roots(recipe.kv_transfer_config)]
+        absolute, roots = _absolute_roots(recipe.kv_transfer_config)
+        recipe = replace(recipe, kv_transfer_config=absolute)
+        mounts += [_same_path(root, read_only=False) for root in roots]
     mounts += [_parse_mount(text) for text in options.mounts]
     return recipe, list({mount.target: mount for mount in mounts}.values())
 
@@ -217,25 +211,21 @@ def _parse_mount(text: str) -> Mount:
     return Mount(path, rest[0] if rest else str(path), mode == "ro")
 
 
-def _absolute_roots(value: Any) -> Any:
-    """Return a copy of a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute."""
-    if isinstance(value, Mapping):
-        return {k: str(Path(v).resolve()) if k == "root_dir" else _absolute_roots(v) for k, v in value.items()}
-    return [_absolute_roots(part) for part in value] if isinstance(value, list) else value
+def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a KV transfer configuration whose `root_dir` folders (prefill checkpoints) are absolute, and these."""
+    roots: list[str] = []
 
+    def absolute(part: dict[str, Any]) -> dict[str, Any]:
+        if "root_dir" in part:
+            part["root_dir"] = str(Path(part["root_dir"]).resolve())
+            roots.append(part["root_dir"])
+        return part
 
-def _roots(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if "root_dir" in value:
-            yield value["root_dir"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _roots(part)
+    return json.loads(json.dumps(config), object_hook=absolute), roots
 
 
 def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
-    """Refuse in one sentence what the engine would refuse in ten lines, or silently do otherwise."""
+    """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
     for mount in mounts:
         if not os.path.exists(mount.source):
             raise _error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
@@ -262,7 +252,7 @@ def _check_apptainer(options: Options) -> None:
         "runtime": options.runtime is not None,
         "network": options.network != "host",
     }
-    if names := [f"container.{name}" for name, given in unused.items() if given]:
+    if names := [f"container.{name}" for name, is_set in unused.items() if is_set]:
         raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
 
 

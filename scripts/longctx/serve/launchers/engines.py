@@ -1,4 +1,4 @@
-"""Container engines: which one is here, what an image is, and what an engine's error means."""
+"""Container engines: the installed one, its images, and the meaning of its errors."""
 
 import hashlib
 import json
@@ -6,10 +6,9 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from longctx.errors import ServerError
 
@@ -68,7 +67,7 @@ def find_image(engine: str, name: str) -> Image:
 
 
 def own_limits(engine: str) -> list[str]:
-    """Return limits for podman, whose defaults some kernels refuse: our own hard limits, as far as podman's go."""
+    """Return limits for podman, whose defaults some kernels refuse: our hard limits, up to podman's."""
     if engine != "podman":
         return []
     files, processes = (resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
@@ -106,29 +105,18 @@ def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subpro
 
 def _inspect(engine: str, name: str) -> Image:
     result = run([engine, "image", "inspect", name])
-    if result.returncode != 0:
-        message = result.stderr.strip()
-        if re.search(r"image not known|No such image", message):
-            raise _error(
-                f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
-            )
+    message = result.stderr.strip()
+    if result.returncode and re.search(r"image not known|No such image", message):
+        raise _error(f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`")
+    if result.returncode:
         raise _error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
     facts = json.loads(result.stdout)[0]
-    return Image(name, _with_prefix(facts["Id"]), _digest(facts), dict(_labels(facts)))
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    """Return the manifest's digest as podman says it, as docker knows it from a registry, or the image's id."""
+    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
+    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
     from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
-    return str(facts.get("Digest") or (from_registry or [_with_prefix(facts["Id"])])[0])
-
-
-def _labels(facts: Mapping[str, Any]) -> Mapping[str, str]:
-    return (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-
-
-def _with_prefix(image_id: str) -> str:
-    return image_id if ":" in image_id else f"sha256:{image_id}"
+    digest = facts.get("Digest") or (from_registry or [image_id])[0]
+    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    return Image(name, image_id, str(digest), dict(labels))
 
 
 def _find_sif(name: str) -> Image:

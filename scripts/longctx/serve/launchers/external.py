@@ -1,4 +1,4 @@
-"""Launcher `external`: a server that somebody else runs. It is asked, never started, stopped or signalled.
+"""Launcher `external`: a server of somebody else. It is asked, but never started, stopped or signalled.
 
 Options: url (http://host:port, with or without /v1), model (its id there; None: the only one), api_key_env (name of the
 variable that holds the key).
@@ -15,27 +15,28 @@ import httpx
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve import contract, facts
-from longctx.serve.http import verify
+from longctx.serve.http import base_url, client
 from longctx.serve.machine import host
 from longctx.serve.server import Server
+from longctx.storage.schemas import HOST_FACTS
 
 
 def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
-    """Return the server at options['url']. Facts that it doesn't tell are None and their contract entries unproven.
+    """Return the server at options['url']. Facts that it does not report are None and their contract entries unproven.
 
     ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or
     not the model is there.
     """
-    url = str(options["url"]).rstrip("/").removesuffix("/v1")
+    url = base_url(str(options["url"]))
     api_key = _api_key(options.get("api_key_env"))
     model = _model(url, api_key, options.get("model"))
-    said = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
+    report = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
     return Server(
         url=url,
         model=model,
-        facts=said.server_facts(),
-        host_facts=host.host_facts() if _is_loopback(url) else host.no_host_facts(),
-        contract=_contract(recipe, said),
+        facts=report.server_facts(),
+        host_facts=host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS),
+        contract=_contract(recipe, report),
         env_json="{}",
         api_key=api_key,
     )
@@ -50,9 +51,9 @@ def _api_key(name: str | None) -> str | None:
 
 
 def _model(url: str, api_key: str | None, wanted: str | None) -> str:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=20.0, trust_env=False, verify=verify(url))
+        with client(url, api_key) as http:
+            answer = http.get("/v1/models")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(_unreachable(url, error), "connection") from error
     if answer.is_redirect:
@@ -75,23 +76,21 @@ def _model(url: str, api_key: str | None, wanted: str | None) -> str:
 
 
 def _unreachable(url: str, error: Exception) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return (
-            f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
-        )
-    return f"external.url: no server answers at {url} ({error})"
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return f"external.url: no server answers at {url} ({error})"
+    return f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
 
 
-def _contract(recipe: Recipe, said: facts.ServerReport) -> list[dict[str, Any]]:
-    """Return the contract without max_model_len (lengths are held against it one by one).
+def _contract(recipe: Recipe, report: facts.ServerReport) -> list[dict[str, Any]]:
+    """Return the contract without max_model_len (each length is compared with it later).
 
-    The server is what it is: a setting left at its default was not asked of it, so whatever it tells is kept.
+    A setting that the recipe leaves at its default was not asked of this server, so any value agrees.
     """
-    entries = [entry for entry in contract.check(recipe, said) if entry["setting"] != "max_model_len"]
+    entries = [entry for entry in contract.check(recipe, report) if entry["setting"] != "max_model_len"]
     for entry in entries:
         default = Recipe.__dataclass_fields__.get(entry["setting"])
         if entry["setting"] == "model" and not entry["ok"]:
-            entry["ok"] = True if said.get("model") == recipe.model else None  # it may be a path there
+            entry["ok"] = True if report.get("model") == recipe.model else None  # it may be a path there
         elif default is not None and default.default == entry["asked"]:
             entry |= {"asked": None, "ok": None if entry["actual"] is None else True}
     return entries

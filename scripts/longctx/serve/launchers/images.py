@@ -28,13 +28,12 @@ def ensure(engine: str | None, name: str, containerfile: Path | None, build_args
     """
     engine = find_engine(engine)
     wanted = build_hash(containerfile, build_args) if containerfile else None
-    image = _existing(engine, name)
-    missing = image is None or (wanted is not None and image.labels.get(BUILD_LABEL) != wanted)
-    if missing:
-        if containerfile and wanted:
-            _build(engine, name, containerfile, build_args, wanted)
-        else:
-            _call([engine, "pull", name], f"the image {name} cannot be pulled")
+    there = _existing(engine, name)
+    missing = there is None or (wanted is not None and there.labels.get(BUILD_LABEL) != wanted)
+    if missing and containerfile and wanted:
+        _build(engine, name, containerfile, build_args, wanted)
+    elif missing:
+        _call([engine, "pull", name], f"the image {name} cannot be pulled")
     image = find_image(engine, name)
     return {
         "engine": engine,
@@ -61,13 +60,11 @@ def build_hash(containerfile: Path, build_args: Mapping[str, str]) -> str:
 
 def pip_settings(listing: str) -> dict[str, str]:
     """Return the settings of `pip config list` that a build needs; later lines win, the environment over all files."""
-    found: dict[str, str] = {}
     lines = [line.partition("=") for line in listing.splitlines() if "=" in line]
-    for key, _, value in sorted(lines, key=lambda part: part[0].startswith(":env:")):
-        name = key.rpartition(".")[2]
-        if name in _PIP_KEYS:
-            found[name] = str(ast.literal_eval(value)).replace("\n", " ").strip()
-    return found
+    lines.sort(key=lambda line: line[0].startswith(":env:"))
+    values = {key.rpartition(".")[2]: value for key, _, value in lines}
+    kept = {name: ast.literal_eval(value) for name, value in values.items() if name in _PIP_KEYS}
+    return {name: str(value).replace("\n", " ").strip() for name, value in kept.items()}
 
 
 def local_paths(settings: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model import hub
-from longctx.processes.launch import Launch, ProcessOwner
+from longctx.processes.launch import Launch, Ownership
 from longctx.serve.command_line import MODULE, command, environment
 from longctx.serve.launchers import connectors
 
@@ -20,11 +20,8 @@ SOCKETS = "VLLM_RPC_BASE_PATH"
 LONGEST_FOLDER = 107 - len("/") - 36  # the kernel's limit for a socket's path
 
 
-def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, host: str, port: int) -> Launch:
-    """Return how to start the recipe's server with the interpreter in `options`.
-
-    `options['program']` (a list) replaces `python -m vllm…`, for a server that takes vLLM's arguments.
-    """
+def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
+    """Return how to start the recipe's server with the interpreter in `options`."""
     python = shutil.which(str(options.get("python") or "python3"))
     if python is None:
         raise ServerError(f"launcher.python: {options.get('python')} is not an executable file", "server_start")
@@ -33,11 +30,10 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
         raise ServerError(sentence, "unsupported")
     if sentence := connectors.no_room(recipe.kv_transfer_config):
         raise ServerError(sentence, "disk_full")
-    program = list(options.get("program") or ["-m", MODULE])
     env = _inherited() | environment(recipe)
     sockets = None if SOCKETS in env else _sockets(owner)
     return Launch(
-        command=[python, *program, *command(recipe, host, port)],
+        command=[python, "-m", MODULE, *command(recipe, host, port)],
         env=env | ({SOCKETS: sockets} if sockets else {}),
         probe=[python],
         facts={"launcher": "local"},
@@ -45,9 +41,9 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: ProcessOwner, hos
     )
 
 
-def _sockets(owner: ProcessOwner) -> str | None:
+def _sockets(owner: Ownership) -> str | None:
     """Return the folder for the server's sockets; None, so vLLM's own choice, where their names would be too long."""
-    folder = os.path.join(tempfile.gettempdir(), f"longctx-{owner.id}")
+    folder = os.path.join(tempfile.gettempdir(), owner.name)
     return folder if len(os.fsencode(folder)) <= LONGEST_FOLDER else None
 
 

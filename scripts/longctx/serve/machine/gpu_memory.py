@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from longctx.errors import ServerError
-from longctx.serve.machine.gpus import MIB, visible_gpus
+from longctx.serve.machine.gpus import visible_gpus
 
-TOLERANCE_BYTES = 1024 * MIB
+TOLERANCE_BYTES = 1 << 30
 LIMIT_S = 120.0
 POLL_S = 0.5
 LEVEL_FILE = "gpu-level.json"
@@ -18,7 +18,7 @@ LEVEL_FILE = "gpu-level.json"
 
 def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:
     """Return the memory in use by GPU index, of those visible through `env`."""
-    return {str(gpu["index"]): gpu["used"] for gpu in visible_gpus(env) if gpu["used"] is not None}
+    return {str(gpu.index): gpu.used_bytes for gpu in visible_gpus(env) if gpu.used_bytes is not None}
 
 
 @contextlib.contextmanager

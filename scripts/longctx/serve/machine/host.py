@@ -2,8 +2,6 @@
 
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ from typing import Any
 import orjson
 import psutil
 
-from longctx.processes.reaper import MASK, SECRET_NAME, secret_values
-from longctx.serve.machine import gpus
+from longctx.redaction import MASK, SECRET_NAME, mask, secret_values
+from longctx.serve.machine import gpus, nvidia
 from longctx.storage.schemas import HOST_FACTS
 
 KEPT = re.compile(
@@ -24,19 +22,19 @@ ROCM_VERSION = Path("/opt/rocm/.info/version")
 
 
 def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -> dict[str, Any]:
-    """Return a value for each name of tables.HOST_FACTS, None where this host doesn't say it.
+    """Return a value for each name of schemas.HOST_FACTS, None where this host does not report it.
 
     gpu_count: GPUs that a server of `ranks` ranks computes on, however many more it sees; where its ranks are not
     known, those that a server with `env` sees. 0 where there are none.
     """
-    cards = gpus.visible_gpus(env)
-    names = sorted({str(card["name"]) for card in cards if card["name"]})
+    visible = gpus.visible_gpus(env)
+    names = sorted({gpu.name for gpu in visible if gpu.name})
     facts = {
         "host": platform.node(),
         "gpu": " + ".join(names) or None,
-        "gpu_count": ranks if ranks and cards else len(cards),
-        "gpu_driver": next((card["driver"] for card in cards if card["driver"]), None),
-        "cuda_or_rocm": cuda_or_rocm() if cards else None,
+        "gpu_count": ranks if ranks and visible else len(visible),
+        "gpu_driver": next((gpu.driver for gpu in visible if gpu.driver), None),
+        "cuda_or_rocm": cuda_or_rocm() if visible else None,
         "cpu": cpu_name(),
         "cpu_count": psutil.cpu_count(logical=True),
         "memory_bytes": psutil.virtual_memory().total,
@@ -46,59 +44,35 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
     return {name: facts[name] for name in HOST_FACTS}
 
 
-def no_host_facts() -> dict[str, Any]:
-    """Return HOST_FACTS of a host that can't be looked at."""
-    return dict.fromkeys(HOST_FACTS)
-
-
 def environment_json(env: Mapping[str, str]) -> str:
     """Return the variables that can change a server's numbers as JSON, secret values masked wherever they stand."""
-    secrets = secret_values(dict(env))
-    kept = {}
-    for name in sorted(env):
-        if KEPT.match(name):
-            value = MASK if SECRET_NAME.search(name) else env[name]
-            for secret in secrets:
-                value = value.replace(secret, MASK)
-            kept[name] = value
+    secrets = secret_values(env)
+    kept = {
+        name: MASK if SECRET_NAME.search(name) else mask(env[name], secrets) for name in sorted(env) if KEPT.match(name)
+    }
     return orjson.dumps(kept).decode()
 
 
 def cpu_name(cpuinfo: str | None = None) -> str | None:
     """Return the CPU's model name out of /proc/cpuinfo."""
     text = Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or None
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or None
 
 
-def os_name(release: str | None = None) -> str | None:
+def os_name() -> str | None:
     """Return the system's name out of /etc/os-release."""
     try:
-        text = Path("/etc/os-release").read_text() if release is None else release
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
         return platform.system()
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
-    return found[1] if found else platform.system()
 
 
 def cuda_or_rocm() -> str | None:
     """Return 'CUDA 13.0' (what the driver supports) or 'ROCm 7.0.2' (what is installed)."""
-    if shutil.which("nvidia-smi") and (cuda := cuda_version(_run("nvidia-smi"))):
+    if cuda := nvidia.cuda_version():
         return cuda
     try:
         return f"ROCm {ROCM_VERSION.read_text().strip()}"
     except OSError:
         return None
-
-
-def cuda_version(nvidia_smi: str) -> str | None:
-    """Read the CUDA version from the heading of plain `nvidia-smi`."""
-    found = re.search(r"CUDA Version: ([\d.]+)", nvidia_smi)
-    return f"CUDA {found[1]}" if found else None
-
-
-def _run(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.processes.launch import Launch, ProcessOwner
+from longctx.processes.launch import Launch, Ownership
 from longctx.serve.launchers import container, engines
 from longctx.serve.launchers.engines import Image
 
@@ -29,7 +29,7 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def launch(tmp_path: Path, recipe: Recipe = RECIPE, **options: object) -> Launch:
-    owner = ProcessOwner(id="1a2b", campaign="default", run_dir=tmp_path)
+    owner = Ownership(id="1a2b", campaign="default", run_dir=tmp_path)
     return container.prepare(recipe, {"image": "example/vllm:1", **options}, owner, "127.0.0.1", 8001)
 
 
@@ -145,15 +145,14 @@ def test_a_hub_model_gets_the_hosts_cache(tmp_path: Path) -> None:
 
 def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("model", "tokenizer", "checkpoint"):
+    for name in ("model", "checkpoint"):
         (tmp_path / name).mkdir()
     tiers = {"kv_connector_extra_config": {"secondary_tiers": [{"type": "fs", "root_dir": "checkpoint"}]}}
-    recipe = replace(RECIPE, model="model", tokenizer="tokenizer", kv_transfer_config=tiers)
+    recipe = replace(RECIPE, model="model", kv_transfer_config=tiers)
     command = launch(tmp_path, recipe, engine="podman").command
-    model, tokenizer, checkpoint = (tmp_path / name for name in ("model", "tokenizer", "checkpoint"))
+    model, checkpoint = (tmp_path / name for name in ("model", "checkpoint"))
     assert values(command, "--volume") == [
         f"{model}:{model}:ro",
-        f"{tokenizer}:{tokenizer}:ro",
         f"{checkpoint}:{checkpoint}",
         f"{container.container_init.__file__}:{container.GUARD}:ro",
     ]

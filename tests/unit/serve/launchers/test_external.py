@@ -57,7 +57,7 @@ def options(tmp_path: Path) -> dict[str, object]:
 def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start()
     with serve(RECIPE, Launcher("external", {"url": f"{theirs.url}/v1"}), **options(tmp_path)) as server:
-        assert (server.url, server.model, server.pid, server.log_path) == (theirs.url, "theirs", None, None)
+        assert (server.url, server.model, server.pid, server.log) == (theirs.url, "theirs", None, None)
         assert set(server.facts) == set(SERVER_FACTS)
         assert server.facts["max_model_len"] == 4096
         assert server.facts["launcher"] == "external"

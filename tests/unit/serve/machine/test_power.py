@@ -1,45 +1,41 @@
-"""Power sampling: what the vendors' tools print, a fake nvidia-smi on PATH, and the energy under a known curve."""
+"""The energy of a window: counters of a stand-in for NVML, samples of a stand-in for amd-smi, a known curve."""
 
-import os
-import stat
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import fakenvml
 import pytest
-from longctx.serve.machine import power
+from longctx.serve.machine import amd, power
 
-AMD_LIST = '[{"gpu": 0, "power": {"socket_power": {"value": 140, "unit": "W"}, "gfx_voltage": "N/A"}},' + (
-    ' {"gpu": 1, "power": {"socket_power": {"value": 1000.5, "unit": "W"}}}]'
-)
-AMD_DICT = 'WARNING: user is not in the render group\n{"gpu_data": [{"gpu": 3, "power": {"socket_power": "N/A"}}]}'
-AMD_OLD = '[{"gpu": 0, "power": {"current_socket_power": {"value": 90, "unit": "W"}}}]'
-ROCM = (
-    '{"card0": {"Average Graphics Package Power (W)": "35.0"}, "card1": {"Current Socket Graphics Package Power (W)":'
-)
-ROCM += ' "220.5", "Max Graphics Package Power (W)": "750"}, "system": {"Driver version": "6.2"}}'
+Show = Callable[..., None]
+AMD_SMI = 'cat <<END\n[{"gpu": 0, "power": {"socket_power": {"value": 140}}}, {"gpu": 1, "power": %s}]\nEND\n'
+SAYS, SAYS_NOT = '{"socket_power": {"value": 1000.5}}', '"N/A"'
 
 
-@pytest.mark.parametrize(
-    ("line", "watts"),
-    [("0, 123.45\n", {0: 123.45}), ("7, 99 W", {7: 99.0}), ("1, [N/A]", {1: None}), ("index, power.draw [W]", {}),
-     ("", {}), ("Failed to initialize NVML: Driver/library version mismatch", {})],
-)  # fmt: skip
-def test_nvidia_lines(line: str, watts: dict[int, float | None]) -> None:
-    assert power.parse_nvidia(line) == watts
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(power.time, "monotonic", lambda: self.now_s)
 
 
-@pytest.mark.parametrize(
-    ("text", "watts"),
-    [(AMD_LIST, {0: 140.0, 1: 1000.5}), (AMD_DICT, {3: None}), (AMD_OLD, {0: 90.0}), ("", {}), ("not json", {}),
-     ('[{"gpu": 0}]', {0: None}), ("[1, 2]", {})],
-)  # fmt: skip
-def test_amd_smi(text: str, watts: dict[int, float | None]) -> None:
-    assert power.parse_amd(text) == watts
+@pytest.fixture
+def amd_smi(show_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that puts an amd-smi with this script on PATH, of a machine without NVML."""
+
+    def install(script: str) -> None:
+        (tmp_path / "amd-smi").write_text("#!/bin/sh\n" + script)
+        (tmp_path / "amd-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return install
 
 
-def test_rocm_smi() -> None:
-    assert power.parse_rocm(ROCM) == {0: 35.0, 1: 220.5}
-    assert power.parse_rocm("[]") == {}
+def wait_for(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.01)
 
 
 def test_energy_of_a_ramp_is_its_triangle() -> None:
@@ -62,91 +58,114 @@ def test_gaps_are_interpolated_and_stated() -> None:
     assert power.integrate([], 0.0, 8.0) is None
 
 
-def fake_tool(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / name
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+def test_counters_give_the_sum_of_the_servers_gpus(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs of 300 W and 500 W for 10 s, the last 4 s of which follow the first token."""
+    show_gpus(fakenvml.h200(power_w=9000.0), fakenvml.h200(power_w=300.0), fakenvml.h200(power_w=500.0))
+    clock = Clock(monkeypatch)
+    meter = power.energy_meter((1, 2))
+    assert meter is not None
+    with meter:
+        for seconds in (6, 3):
+            clock.now_s += seconds
+            meter.first_token()
+            wait_for_thread("energy")
+        clock.now_s += 1
+    assert meter.energy() == {
+        "energy_j": pytest.approx(8000.0),
+        "energy_decode_j": pytest.approx(3200.0),
+        "power_mean_w": pytest.approx(800.0),
+        "power_gap_s": 0.0,
+    }
 
 
-def wait_for(condition: object, limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < end:  # type: ignore[operator]
-        time.sleep(0.01)
+def wait_for_thread(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join()
 
 
-STREAM = 'echo $$ > "$0.pid"; echo "$@" > "$0.args"; while :; do echo "0, 300.0"; echo "1, 500.0"; sleep 0.05; done\n'
+def test_without_a_first_token_there_is_no_decode(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    show_gpus(fakenvml.h200())
+    clock = Clock(monkeypatch)
+    meter = power.energy_meter((0,))
+    assert meter is not None
+    with meter:
+        clock.now_s += 10
+    energy = meter.energy()
+    assert (energy["energy_j"], energy["energy_decode_j"]) == (pytest.approx(1000.0), None)
 
 
-def test_streaming_tool_gives_the_sum_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_tool(tmp_path, "nvidia-smi", STREAM, monkeypatch)
-    with power.PowerSampler(gpus=None) as sampler:
-        wait_for(lambda: len(sampler.samples.get(1, [])) > 3)
-    energy = sampler.energy()
-    assert energy["power_mean_w"] == pytest.approx(800.0)
-    assert energy["energy_j"] is not None
-    assert energy["energy_j"] > 0
-    assert "--query-gpu=index,power.draw" in (tmp_path / "nvidia-smi.args").read_text()
+def test_a_counter_that_did_not_move_says_nothing(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    show_gpus(fakenvml.h200(), fakenvml.h200(power_w=0.0))
+    clock = Clock(monkeypatch)
+    meter = power.energy_meter((0, 1))
+    assert meter is not None
+    with meter:
+        clock.now_s += 10
+    assert meter.energy() == dict.fromkeys(power.COLUMNS) | {"power_gap_s": pytest.approx(10.0)}
+
+
+def test_a_counter_that_fails_in_the_window_leaves_the_energy_unknown(show_gpus: Show) -> None:
+    show_gpus(fakenvml.h200())
+    meter = power.energy_meter((0,))
+    assert meter is not None
+    with meter:
+        show_gpus(fakenvml.h200(power_w=None))
+    assert meter.energy()["energy_j"] is None
+    assert meter.energy()["power_gap_s"] is not None
+
+
+def test_a_gpu_without_the_counter_has_no_energy(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amd.shutil, "which", lambda name: None)
+    show_gpus(fakenvml.h200(), fakenvml.h200(power_w=None))
+    assert power.energy_meter((0, 1)) is None
+    assert power.energy_meter((0,)) is not None
+    assert power.energy_meter(()) is None
+
+
+def test_no_nvml_and_no_tool_is_no_energy(show_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert power.energy_meter((0,)) is None
+
+
+def test_a_polled_tool_gives_the_sum_of_the_servers_gpus(amd_smi: Callable[[str], None]) -> None:
+    amd_smi(AMD_SMI % SAYS)
+    for gpus, watts in (((0, 1), 1140.5), ((1,), 1000.5)):
+        meter = power.energy_meter(gpus)
+        assert isinstance(meter, power.SampledEnergy)
+        with meter:
+            wait_for(lambda samples=meter.samples: len(samples.get(1, [])) > 1)
+        energy = meter.energy()
+        assert energy["power_mean_w"] == pytest.approx(watts)
+        assert energy["energy_j"] is not None
+        assert energy["energy_j"] > 0
 
 
 def test_what_follows_the_first_token_is_the_decode_s_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs at 100 W until the first token at 6 s, and at 300 W until the end at 10 s."""
-    sampler = power.PowerSampler(gpus=None, _tool=power.TOOLS[0], _start_s=0.0, _end_s=10.0)
-    assert sampler.energy()["energy_decode_j"] is None
+    meter = power.SampledEnergy((0, 1), amd.TOOLS[0])
+    clock = Clock(monkeypatch)
+    meter._start_s, meter._end_s = 1000.0, 1010.0
+    assert meter.energy()["energy_decode_j"] is None
     for gpu in (0, 1):
-        sampler.samples[gpu] = [(t / 4, 100.0 if t < 24 else 300.0) for t in range(40)]
-    assert sampler.energy()["energy_decode_j"] is None, "no first token"
-    for now_s in (6.0, 9.0):
-        monkeypatch.setattr(power.time, "monotonic", lambda now_s=now_s: now_s)
-        sampler.first_token()
-    assert sampler.energy()["energy_decode_j"] == pytest.approx(2 * 4 * 300.0)
-    assert sampler.energy()["energy_j"] == pytest.approx(2 * (6 * 100 + 4 * 300), rel=0.02)
-    sampler.samples[1] = sampler.samples[1][:20]
-    assert sampler.energy()["energy_decode_j"] is None, "one GPU has no sample after it"
+        meter.samples[gpu] = [(1000 + t / 4, 100.0 if t < 24 else 300.0) for t in range(40)]
+    assert meter.energy()["energy_decode_j"] is None, "no first token"
+    for now_s in (1006.0, 1009.0):
+        clock.now_s = now_s
+        meter.first_token()
+    assert meter.energy()["energy_decode_j"] == pytest.approx(2 * 4 * 300.0)
+    assert meter.energy()["energy_j"] == pytest.approx(2 * (6 * 100 + 4 * 300), rel=0.02)
+    meter.samples[1] = meter.samples[1][:20]
+    assert meter.energy()["energy_decode_j"] is None, "one GPU has no sample after it"
 
 
-def test_the_tool_ends_with_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_tool(tmp_path, "nvidia-smi", STREAM, monkeypatch)
-    with power.PowerSampler(gpus=None) as sampler:
-        wait_for(lambda: sampler.samples)
-    pid = int((tmp_path / "nvidia-smi.pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_only_the_servers_gpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_tool(tmp_path, "nvidia-smi", STREAM, monkeypatch)
-    with power.PowerSampler(gpus=(1,)) as sampler:
-        wait_for(lambda: sampler.samples)
-    assert sampler.energy()["power_mean_w"] == pytest.approx(500.0)
-    assert "-i 1" in (tmp_path / "nvidia-smi.args").read_text()
-
-
-@pytest.mark.parametrize(
-    "script",
-    ["echo 'NVIDIA-SMI has failed'; exit 9\n", "echo '0, [N/A]'; sleep 0.01\n", "echo '0, 200'; echo '1, [N/A]'\n"],
-)
-def test_a_gpu_that_does_not_say_leaves_the_energy_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    fake_tool(tmp_path, "nvidia-smi", script, monkeypatch)
-    with power.PowerSampler(gpus=None) as sampler:
+@pytest.mark.parametrize("script", ["echo failed; exit 9\n", AMD_SMI % SAYS_NOT])
+def test_a_gpu_that_does_not_say_leaves_the_energy_unknown(amd_smi: Callable[[str], None], script: str) -> None:
+    amd_smi(script)
+    meter = power.energy_meter((0, 1))
+    assert meter is not None
+    with meter:
         time.sleep(0.1)
-    energy = sampler.energy()
-    assert energy["energy_j"] is None
-    assert energy["power_mean_w"] is None
+    energy = meter.energy()
+    assert (energy["energy_j"], energy["power_mean_w"]) == (None, None)
     assert energy["power_gap_s"] is not None
-
-
-def test_polled_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_tool(tmp_path, "amd-smi", f"cat <<'END'\n{AMD_LIST}\nEND\n", monkeypatch)
-    with power.PowerSampler(gpus=None) as sampler:
-        wait_for(lambda: len(sampler.samples.get(0, [])) > 1)
-    assert sampler.energy()["power_mean_w"] == pytest.approx(1140.5)
-
-
-def test_no_tool_is_no_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with power.PowerSampler(gpus=None) as sampler:
-        pass
-    assert set(sampler.energy().values()) == {None}

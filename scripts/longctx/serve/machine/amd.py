@@ -1,0 +1,155 @@
+"""AMD GPUs, read from the JSON of amd-smi, or else of rocm-smi."""
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longctx.serve.machine.gpu import Gpu
+
+TIMEOUT_S = 60.0
+UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}  # amd-smi's MB are MiB
+
+# Power in W by GPU index. None: the GPU is there and does not say.
+Watts = Mapping[int, float | None]
+
+
+def amd_smi_gpus(*texts: str) -> list[Gpu]:
+    """Read `amd-smi static --asic --driver --json` and `amd-smi metric --mem-usage --json`."""
+    gpus: dict[int, dict[str, dict[str, Any]]] = {}
+    for index, entry in (pair for text in texts for pair in _amd_smi_entries(text)):
+        gpus.setdefault(index, {"asic": {}, "mem_usage": {}, "driver": {}}).update(_mappings(entry))
+    return [
+        Gpu(
+            index=index,
+            name=gpu["asic"].get("market_name"),
+            used_bytes=_bytes(gpu["mem_usage"].get("used_vram")),
+            total_bytes=_bytes(gpu["mem_usage"].get("total_vram")),
+            driver=gpu["driver"].get("version"),
+        )
+        for index, gpu in gpus.items()
+    ]
+
+
+def amd_smi_power(text: str) -> Watts:
+    """Read `amd-smi metric --power --json`: {"gpu": 0, "power": {"socket_power": {"value": 140, "unit": "W"}}}."""
+    names = ("socket_power", "current_socket_power", "average_socket_power")
+    powers = {index: _mappings(entry).get("power", {}) for index, entry in _amd_smi_entries(text)}
+    return {index: _first_number(power.get(name) for name in names) for index, power in powers.items()}
+
+
+def rocm_smi_gpus(text: str) -> list[Gpu]:
+    """Read `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json`."""
+    driver = next(
+        (part["Driver version"] for part in _mappings(_json_in(text)).values() if "Driver version" in part), None
+    )
+    names = ("Card Series", "Card series", "Card Model", "Card model")
+    return [
+        Gpu(
+            index=index,
+            name=next(filter(None, map(card.get, names)), None),
+            used_bytes=_int(card.get("VRAM Total Used Memory (B)")),
+            total_bytes=_int(card.get("VRAM Total Memory (B)")),
+            driver=driver,
+        )
+        for index, card in sorted(_rocm_smi_cards(text).items())
+    ]
+
+
+def rocm_smi_power(text: str) -> Watts:
+    """Read `rocm-smi --showpower --json`: {"card0": {"… Package Power (W)": "35.0"}}."""
+    return {
+        index: _first_number(value for key, value in card.items() if "Power (W)" in key and "Max" not in key)
+        for index, card in _rocm_smi_cards(text).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A vendor's program: the arguments of its questions, and the readers of its answers."""
+
+    program: str
+    gpu_questions: tuple[str, ...]
+    read_gpus: Callable[..., list[Gpu]]
+    power_question: str
+    read_power: Callable[[str], Watts]
+
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs that the tool shows."""
+        return self.read_gpus(*map(self._ask, self.gpu_questions))
+
+    def power_w(self, timeout_s: float = TIMEOUT_S) -> Watts:
+        """Return what each GPU draws now."""
+        return self.read_power(self._ask(self.power_question, timeout_s))
+
+    def _ask(self, question: str, timeout_s: float = TIMEOUT_S) -> str:
+        command, pipe, null = [self.program, *question.split()], subprocess.PIPE, subprocess.DEVNULL
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                command, text=True, timeout=timeout_s, stdin=null, stdout=pipe, stderr=null, check=False
+            )
+            return done.stdout
+        return ""
+
+
+AMD_SMI_GPUS = ("static --asic --driver --json", "metric --mem-usage --json")
+ROCM_SMI_GPUS = ("--showproductname --showmeminfo vram --showdriverversion --json",)
+TOOLS = (
+    Tool("amd-smi", AMD_SMI_GPUS, amd_smi_gpus, "metric --power --json", amd_smi_power),
+    Tool("rocm-smi", ROCM_SMI_GPUS, rocm_smi_gpus, "--showpower --json", rocm_smi_power),
+)
+
+
+def installed_tools() -> Iterator[Tool]:
+    """Yield the tools that are on PATH, the preferred one first."""
+    return (tool for tool in TOOLS if shutil.which(tool.program))
+
+
+def gpus() -> list[Gpu]:
+    """Return this host's AMD GPUs by the first tool that shows some; [] where none does."""
+    return next((gpus for tool in installed_tools() if (gpus := tool.gpus())), [])
+
+
+def _amd_smi_entries(text: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return (index, entry) of a list, or of {"gpu_data": list}, which newer versions print."""
+    data = _json_in(text)
+    entries = data.get("gpu_data", []) if isinstance(data, dict) else data
+    return [(e["gpu"], e) for e in entries if isinstance(e, dict) and isinstance(e.get("gpu"), int)]
+
+
+def _rocm_smi_cards(text: str) -> dict[int, dict[str, Any]]:
+    parts = _mappings(_json_in(text))
+    return {int(key[4:]): part for key, part in parts.items() if re.fullmatch(r"card\d+", key)}
+
+
+def _mappings(data: Any) -> dict[str, dict[str, Any]]:
+    """Return the values of `data` that are mappings: what a tool does not know is 'N/A' in place of one."""
+    return {key: part for key, part in data.items() if isinstance(part, dict)} if isinstance(data, dict) else {}
+
+
+def _json_in(text: str) -> Any:
+    """Return the first JSON list or mapping in `text` (the tools print warnings around it), else an empty dict."""
+    for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            return json.JSONDecoder().raw_decode(text, start.end())[0]
+    return {}
+
+
+def _first_number(values: Iterable[Any]) -> float | None:
+    """Return the first of `values` that is a power such as 140, '35.0', '99 W' or {'value': 140}."""
+    texts = (str(value.get("value") if isinstance(value, dict) else value).strip() for value in values)
+    return next((float(match[1]) for text in texts if (match := re.fullmatch(r"(\d+(?:\.\d+)?)(?:\s*W)?", text))), None)
+
+
+def _int(text: Any) -> int | None:
+    return int(text) if str(text).isdecimal() else None
+
+
+def _bytes(value: Any) -> int | None:
+    """Read amd-smi's {'value': 283, 'unit': 'MB'}."""
+    number = value.get("value") if isinstance(value, dict) else None
+    return int(number * UNITS.get(value.get("unit"), UNITS["MB"])) if isinstance(number, int | float) else None
