@@ -12,7 +12,9 @@ from fakeserver import FakeServer
 from longctx.campaign.campaign import Campaign, from_dict
 from longctx.campaign.files import output_path
 from longctx.campaign.point import Point
-from longctx.measure.protocol import measure
+from longctx.errors import ServerError
+from longctx.measure import kv_limit
+from longctx.measure.protocol import ServerClimb, measure
 from longctx.plan.plan_table import PlanTable
 from longctx.storage import parquet, schemas
 from longctx.storage.token_file import TokenFileWriter
@@ -159,3 +161,29 @@ def test_what_cannot_be_measured_is_never_sent(server: FakeServer, files: tuple[
     assert sent(server) == []
     reason = {"plan": "does_not_fit: r", "validation": "invalid_prompt: d", "maximum length": "over_max_length: "}[why]
     assert [reason in line for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kv_tokens", "lost"),
+    [("server_start", None, [1, 2, 4]), ("kv_too_small", 3 * 1024, [4]), ("kv_too_small", 1024 + 128, [2, 4]),
+     ("kv_too_small", None, [4])],
+)  # fmt: skip
+def test_a_server_with_too_small_a_cache_costs_only_the_points_that_do_not_fit(
+    reason: str, kv_tokens: int | None, lost: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(kv_limit.RUN_VARIABLE, "this run")
+    wanted = from_dict(
+        {
+            "model": {"source": "owner/model"},
+            "lengths": [1024, 2048, 4096],
+            "passes": 1,
+            "serve": {"headroom_tokens": 128},
+        }
+    )
+    unused: Any = None
+    job = ServerClimb(wanted, unused, unused, {}, {}, unused)
+    found = job._lost_points(wanted.points(), ServerError("no", reason, kv_tokens=kv_tokens))
+    assert [point.length // 1024 for point in found] == lost
+    skipped = [point.length // 1024 for point in wanted.points() if kv_limit.skip_reason(wanted, point)]
+    assert skipped == (lost if reason == "kv_too_small" else [])
