@@ -1,18 +1,28 @@
-# make sweep: set everything up and run the default campaign. make test: set everything up and run all tests.
+# make sweep: set everything up and run the default campaign.
+# make check: linters and the quick unit tests. make test: what a change is likely to break. make test-all: everything.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest
 
-.PHONY: sweep test setup lint bench pins clean
+.PHONY: sweep check test test-all setup lint bench pins clean
 .DEFAULT_GOAL := sweep
 
 sweep: setup
 	$(BIN)/snakemake --cores 1
 
-# Two at a time where tests mostly wait; containers, SLURM and vLLM need the machine to themselves. Both parts always run.
+check: lint
+	$(PYTEST) tests/unit -m "not process" --numprocesses 2
+
+# The group "vllm" keeps the real vLLM on one worker; the other one runs the rest meanwhile.
 test: setup .venv/dev.done
+	$(PYTEST) tests/serving/test_modes.py tests/pipeline tests/unit -m "not slow" --numprocesses 2 --dist loadgroup
+
+# Two at a time where tests mostly wait; containers, SLURM and vLLM need the machine to themselves. Both parts always run.
+# The CPU image is built too: 5 minutes and 4 GB.
+test-all: setup .venv/dev.done
 	failed=0; \
-	$(BIN)/python -m pytest tests/unit tests/pipeline --numprocesses 2 || failed=1; \
-	$(BIN)/python -m pytest tests/container tests/serving tests/slurm || failed=1; \
+	$(PYTEST) tests/unit tests/pipeline --numprocesses 2 --dist loadgroup --durations=25 --cov || failed=1; \
+	LONGCTX_BUILD_IMAGES=1 $(PYTEST) tests/container tests/serving tests/slurm --durations=25 || failed=1; \
 	exit $$failed
 
 setup: .venv/done .venv-vllm/done

@@ -21,6 +21,7 @@ include: f"workflow/rules/{'measure' if CAMPAIGN.scope == 'point' else 'measure_
 include: "workflow/rules/summary.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/compare.smk"
 
 
 rule all:
@@ -34,8 +35,9 @@ rule all:
 
 
 onsuccess:
-    if not workflow.touch and marks.report_lags(CAMPAIGN, SUMMARY_FOUND):
-        shell(REPORT_ANEW)
+    if not workflow.touch:
+        jobs = workflow.dag.needrun_jobs(exclude_finished=False)
+        startup.drop_old_reports(CAMPAIGN, {job.rule.name for job in jobs})
 
 
 onerror:

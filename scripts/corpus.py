@@ -12,9 +12,9 @@ from longctx.storage.token_file import n_cycles
 
 
 def build(args: argparse.Namespace) -> None:
-    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    tokenizer = load_tokenizer(TokenizerSpec.from_arguments(args))
     with ProgressLine(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
-        spec = sources.spec_of(args.corpus, args.manifest)
+        spec = sources.CorpusSpec.load(args.corpus, args.manifest)
         metadata = stream.build_stream(spec, tokenizer, args.tokens, args.out, progress)
     if (cycles := n_cycles(metadata, args.tokens)) > 1:
         print(f"corpus: shorter than {args.tokens} tokens, so it is read {cycles} times", file=sys.stderr)
@@ -27,17 +27,21 @@ def fetch(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("build", help="tokenize a corpus into one stream")
-    one.add_argument("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
-    one.add_argument("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
-    add_tokenizer_arguments(one)
-    one.add_argument("--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi")
-    one.add_argument("--out", required=True)
-    one.set_defaults(run=build)
-    two = commands.add_parser("fetch", help="clone a manifest's repositories at their pinned tags")
-    two.add_argument("--manifest", default="resources/corpus/published.yaml")
-    two.add_argument("--to", required=True, help="folder for the clones")
-    two.set_defaults(run=fetch)
+    build_parser = commands.add_parser("build", help="tokenize a corpus into one stream")
+    build_parser.add_argument("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
+    build_parser.add_argument(
+        "--manifest", help="a manifest whose repositories, in its order, are taken from the folder"
+    )
+    add_tokenizer_arguments(build_parser)
+    build_parser.add_argument(
+        "--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi"
+    )
+    build_parser.add_argument("--out", required=True)
+    build_parser.set_defaults(run=build)
+    fetch_parser = commands.add_parser("fetch", help="clone a manifest's repositories at their pinned tags")
+    fetch_parser.add_argument("--manifest", default="resources/corpus/published.yaml")
+    fetch_parser.add_argument("--to", required=True, help="folder for the clones")
+    fetch_parser.set_defaults(run=fetch)
     args = parser.parse_args()
     args.run(args)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw a campaign's figures from its summary, as PNG and SVG."""
+"""Draw a campaign's figures from its tables, as PNG and SVG."""
 
 import argparse
 import sys
@@ -7,27 +7,28 @@ from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
-from longctx.report.figures import draw, look
-from longctx.results import collect
-from longctx.storage import parquet, schemas
+from longctx.report.figures.draw import draw_all
+from longctx.results.campaign_results import CampaignResults
+from longctx.results.curves import read_curve
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
-    parser.add_argument("--out-dir", type=Path, help="default: <results>/figures")
+    for table in ("summary", "fits", "rows", "servers", "plan"):
+        parser.add_argument(f"--{table}", type=Path, required=True, metavar="PARQUET")
+    parser.add_argument("--compare", type=Path, nargs="*", default=[], help="summaries of other runs, drawn beside it")
+    parser.add_argument("--out-dir", type=Path, required=True, help="folder for the figures")
     args = parser.parse_args()
-    campaign = load(args.config_file)
-    given = look.FigureInput(
-        summary=parquet.read_rows(campaign.results / "summary.parquet", schemas.SUMMARY),
-        fits=parquet.read_rows(campaign.results / "fits.parquet", schemas.FITS),
-        others=collect.load_curves(campaign),
-        subtitle=collect.subtitle(collect.collect(campaign, tolerant=True).rows),
-        price=collect.load_price(campaign),
+    results = CampaignResults.read(
+        load(args.config_file),
+        summary=args.summary,
+        fits=args.fits,
+        rows=args.rows,
+        servers=args.servers,
+        plan=args.plan,
     )
-    for paths in draw.draw_all(given, args.out_dir or campaign.results / "figures").values():
-        for path in paths:
-            print(path)
+    print(*draw_all(results, [read_curve(path) for path in args.compare], args.out_dir), sep="\n")
 
 
 if __name__ == "__main__":

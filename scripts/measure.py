@@ -3,32 +3,40 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from longctx.campaign import point
 from longctx.campaign.campaign import load
+from longctx.campaign.point import parse_point
 from longctx.errors import LongctxError
+from longctx.lengths import parse_length
 from longctx.measure.protocol import measure
 from longctx.plan.plan_table import PlanTable
 from longctx.progress.log import log_to_file
 
 
+def by_length(paths: Iterable[Path]) -> dict[int, Path]:
+    """Return the files by prompt length in tokens, which their names say: 64Ki.parquet."""
+    return {parse_length(path.stem): path for path in paths}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
+    parser.add_argument("--plan", default="", help="the campaign's plan; '' or a missing file: none is known")
     parser.add_argument("--log", type=Path, required=True, help="what is said goes here too")
-    parser.add_argument("points", nargs="+", help="LENGTH/passN, or LENGTH/MODE-passN of another mode than prefill")
+    parser.add_argument("--prompts", type=Path, nargs="+", required=True, help="LENGTH.parquet of each length")
+    parser.add_argument("--validations", type=Path, nargs="+", required=True, help="LENGTH.parquet of each length")
+    parser.add_argument("--points", nargs="+", required=True, help="LENGTH/passN, or LENGTH/MODE-passN of other modes")
     args = parser.parse_args()
     with log_to_file(args.log) as say:
         try:
-            campaign = load(args.config_file)
-            points = [point.parse_point(name) for name in args.points]
             failed = measure(
-                campaign,
-                points,
-                plan=PlanTable.read(campaign.results / "plan.parquet"),
-                prompts={p.length: campaign.results / "prompts" / f"{p.label}.parquet" for p in points},
-                validations={p.length: campaign.results / "validation" / f"{p.label}.parquet" for p in points},
+                load(args.config_file),
+                [parse_point(name) for name in args.points],
+                plan=PlanTable.read(args.plan),
+                prompts=by_length(args.prompts),
+                validations=by_length(args.validations),
                 say=say,
             )
         except (LongctxError, OSError) as error:

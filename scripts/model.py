@@ -5,7 +5,7 @@ import json
 import sys
 
 from longctx.errors import LongctxError
-from longctx.prompts.sources import STDLIB, spec_of
+from longctx.prompts.sources import STDLIB, CorpusSpec
 from longctx.prompts.synthetic_model import make_dummy_from_config, make_model
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--geometry", type=json.loads, default={}, help="JSON of config.json fields for the tiny Llama")
     parser.add_argument("--from-config", help="a real model's config.json, instead of the tiny Llama")
     args = parser.parse_args()
-    corpus = spec_of(args.corpus, args.manifest)
+    corpus = CorpusSpec.load(args.corpus, args.manifest)
     if args.from_config:
         make_dummy_from_config(args.from_config, args.out, corpus)
     else:

@@ -7,7 +7,6 @@ from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts.builder import build
-from longctx.prompts.shapes import PromptSpec
 from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
 
 
@@ -19,9 +18,9 @@ def main() -> None:
     parser.add_argument("--length", type=parse_length, required=True, help="tokens, like 64Ki")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    tokenizer = load_tokenizer(TokenizerSpec.from_arguments(args))
     with ProgressLine(f"prompt {format_length(args.length)}", args.length) as progress:
-        build(args.stream, PromptSpec(args.shape), tokenizer, args.length, args.out, progress)
+        build(args.stream, args.shape, tokenizer, args.length, args.out, progress)
         progress(args.length)
 
 

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Summarise a campaign's rows: statistics per mode and length as Parquet and CSV, and the fits over lengths."""
+"""Summarise a campaign's rows: statistics per mode and length as Parquet and CSV, and the fits over lengths.
+
+The rows themselves and the servers' facts are written next to them, each with the file it came from.
+"""
 
 import argparse
 import sys
@@ -8,25 +11,33 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.lengths import parse_length
-from longctx.results import collect, fits, summary
-from longctx.storage import parquet, schemas
+from longctx.results.collect import collect, collect_partial
+from longctx.results.export import write_summary
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config-file", type=Path, required=True, help="configuration, YAML or JSON")
-    parser.add_argument("--length", type=parse_length, help="summarise this length only, into --out")
-    parser.add_argument("--partial", action="store_true", help="name damaged files instead of stopping at them")
-    parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet, with .csv and fits.parquet")
+    parser.add_argument("--rows", type=Path, nargs="+", help="measurements of the points, Parquet")
+    parser.add_argument("--servers", type=Path, nargs="+", default=[], help="servers of the points, Parquet")
+    parser.add_argument("--plan", type=Path, help="plan.parquet, for the bounds; default: no plan is known")
+    parser.add_argument("--length", type=parse_length, help="the rows are of this length; write its summary only")
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="instead of --rows, --servers, --plan: take what the results folder and its journals have, and name"
+        " damaged files instead of stopping at them",
+    )
+    parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet; other tables go beside it")
     args = parser.parse_args()
+    if not args.rows and not args.partial:
+        parser.error("--rows: missing; only --partial looks for rows itself")
     campaign = load(args.config_file)
-    found = collect.collect(campaign, args.length, tolerant=args.partial)
-    rows = summary.summarise(found.rows, found.expected, found.plan, collect.load_price(campaign))
-    out = args.out or campaign.results / "summary.parquet"
-    if args.length is None:
-        summary.write_csv(out.with_suffix(".csv"), rows)
-        parquet.write_rows(out.with_name("fits.parquet"), schemas.FITS, fits.fits(rows), campaign.labels)
-    parquet.write_rows(out, schemas.SUMMARY, rows, campaign.labels)
+    if args.partial:
+        collected = collect_partial(campaign, args.length)
+    else:
+        collected = collect(campaign, args.rows, args.servers, args.plan)
+    write_summary(campaign, collected, args.out or campaign.results / "summary.parquet", args.length)
 
 
 if __name__ == "__main__":

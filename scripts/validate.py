@@ -1,4 +1,4 @@
-"""Check one prompt; writes its validation row and exits 1 where the prompt is not what it says."""
+"""Check one prompt: write its validation row, and exit 1 where the prompt is wrong."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--model-vocab-size", type=int, help="default: that of the config.json beside the tokenizer")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(TokenizerSpec(args.tokenizer, args.revision, args.trust_remote_code))
+    tokenizer = load_tokenizer(TokenizerSpec.from_arguments(args))
     with ProgressLine(f"validate {format_length(args.length)}", args.length) as progress:
         vocab_size = args.model_vocab_size or model_vocab_size(args.tokenizer, args.revision)
         row = validate(args.prompt, tokenizer, args.length, vocab_size, progress)

@@ -6,13 +6,14 @@ know it ignores); in a test `with FakeServer(plan) as server:` gives `.url`, `.r
 The fault plan is a JSON object, in FAKE_PLAN itself or in the file that FAKE_PLAN names (read anew for each
 request). Its keys, all optional:
 
-    time      model_s [a, b, c]: prefill takes a + b·n + c·n² seconds; ttft_s fixes it; itl_s per token;
-              first_slow_s more for the first request; start_s before the port opens
+    time      model_s [a, b, c]: prefill takes a + b·n + c·n² seconds; ttft_s fixes it; itl_s per token, at least;
+              first_slow_s more for the first request; hold: a file, while it exists no first token comes;
+              hold_start: the same for the port
     stream    coalesce k tokens per chunk; split true sends byte by byte; crlf; comments; text of one token;
               done false leaves [DONE] out; usage late | continuous | finish | never; first_chunk_empty
     faults    error_after, close_after, stop_after k tokens; error_message; die_after_s, die_after_tokens;
               hang true (never starts) or hang_after k tokens; http_status with http_message; max_body bytes;
-              reject_continuous; prompt_tokens_off; cached; metrics_lag_s
+              reject_continuous; prompt_tokens_off; cached; metrics_lag n readings of the metrics
     program   never_listen; exit_after_s; exit_lines; health; model_id; version; capacity; kv_dtype; backend;
               jit_line; say text at the start; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
     metrics   true | false | "old"; engines k (counters spread over k engine labels)
@@ -20,6 +21,8 @@ request). Its keys, all optional:
               request with that max_tokens) and by_request {"0": {…}} override the rest for one request
     record    requests_log: a file that gets one JSON line per request (count, sha256 of the uint32
               little-endian ids, the sampling fields, prefill_s, decode_s, cached, pid)
+
+A token is sent when the client has read the one before: on a busy machine they come later, never together.
 
 Truth: the counters hold the planned durations, not the slept ones; decode_s is (tokens - 1)·itl_s. KV usage
 rises during the prefill as the cost model says. With --enable-prefix-caching a prompt's longest prefix seen
@@ -31,6 +34,7 @@ prefilled.
 import argparse
 import array
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -38,15 +42,17 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fakestate import BLOCK, Running, State, metrics_text
+from fakestate import BLOCK, Running, State, metrics_text, unread_bytes
 
 MODEL_S = (0.002, 2e-7, 1e-11)
+READ_S = 30.0  # a client that reads nothing for so long is stopped on purpose
 KV_TOO_SMALL = (
     "ValueError: To serve at least one request with the model's max seq len ({length}), (9.99 GiB KV cache is "
     "needed, which is larger than the available KV cache memory (1.00 GiB). Based on the available memory, the "
@@ -57,6 +63,14 @@ KV_TOO_SMALL = (
 
 def log(text: str) -> None:
     print(f"(APIServer pid={os.getpid()}) INFO {time.strftime('%m-%d %H:%M:%S')} [fake.py:1] {text}", flush=True)
+
+
+def wait_logged() -> None:
+    """Wait until the other end of standard output, if that is a pipe, has read every line."""
+    deadline = time.monotonic() + READ_S
+    with contextlib.suppress(OSError):
+        while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -96,6 +110,7 @@ class Handler(BaseHTTPRequestHandler):
             ]
             self.reply_json(200, {"object": "list", "data": entries})
         elif self.path == "/metrics" and plan.get("metrics", True):
+            self.state.read()
             self.reply(200, metrics_text(self.state, plan).encode(), "text/plain; version=0.0.4")
         else:
             self.reply_json(404, {"detail": "Not Found"})
@@ -157,6 +172,7 @@ class Completion:
             )
         if plan.get("jit_line") or (plan.get("jit_first") and self.index == 0):
             log("WARNING [jit_monitor.py:103] Triton kernel JIT compilation during inference: _fwd_kernel")
+            wait_logged()
         self._stream(bool(continuous) and plan.get("usage", "continuous") == "continuous")
         return None
 
@@ -233,23 +249,23 @@ class Completion:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached}
         if plan.get("usage", "continuous") in ("late", "continuous"):
             self._event({"choices": [], "usage": usage})
-        if plan.get("metrics_lag_s"):
-            threading.Timer(plan["metrics_lag_s"], self._count).start()
-        else:
-            self._count()
+        self.state.late = (plan.get("metrics_lag", 0), self._count)
+        if not plan.get("metrics_lag"):
+            self.state.read()
         self._finish()
 
     def _wait_prefill(self, until: float) -> None:
         stored = self._checkpoint()
         die_at = time.monotonic() + self.plan["die_after_s"] if "die_after_s" in self.plan else math.inf
-        while self.plan.get("hang") or time.monotonic() < until:
+        while self.plan.get("hang") or time.monotonic() < until or os.path.exists(self.plan.get("hold", "")):
             if time.monotonic() >= die_at:
                 self.state.die()
             if self.plan.get("comments"):
                 self._raw(": keep-alive\n\n")
             if stored and self.state.running:
                 self._store(stored, int(self.state.running.tokens_done(time.monotonic())))
-            time.sleep(min(0.02, max(0.0, until - time.monotonic())) if not self.plan.get("hang") else 0.02)
+            left_s = until - time.monotonic()
+            time.sleep(left_s if 0 < left_s < 0.02 else 0.02)
         if time.monotonic() >= die_at:
             self.state.die()
 
@@ -268,6 +284,7 @@ class Completion:
         while self.made < self.tokens:
             new = min(step, self.tokens - self.made)
             time.sleep(max(0.0, first + (self.made + new - 1) * self.itl_s - time.monotonic()))
+            self._wait_read()
             if self.made >= plan.get("die_after_tokens", math.inf):
                 self.state.die()
             while self.made >= plan.get("hang_after", math.inf):
@@ -292,6 +309,13 @@ class Completion:
             if separate:
                 self._event({"choices": [{"index": 0, "text": "", "finish_reason": separate}]})
         return True
+
+    def _wait_read(self) -> None:
+        """Wait until the client has read all that was sent, or is gone."""
+        client, server = self.handler.client_address[1], self.handler.server.server_address[1]
+        deadline = time.monotonic() + READ_S
+        while unread_bytes(client, server) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _prompt_tokens(self) -> int:
         return len(self.ids) + int(self.plan.get("prompt_tokens_off", 0))
@@ -387,7 +411,8 @@ def main() -> None:
     announce(state, plan)
     if plan.get("never_listen"):
         time.sleep(3600)
-    time.sleep(plan.get("start_s", 0))
+    while os.path.exists(plan.get("hold_start", "")):
+        time.sleep(0.02)
     server = ThreadingHTTPServer(
         (arguments.host, arguments.port), type("Bound", (Handler,), {"state": state, "quiet": False})
     )

@@ -177,7 +177,7 @@ def expected(top: str = "1Mi", passes: int = 3) -> dict[tuple[str, int], int]:
 
 
 def plan() -> list[dict[str, Any]]:
-    """Return tables.PLAN rows whose TTFT bound is 70 % of the truth and whose decode bound is twice the truth."""
+    """Return schemas.PLAN rows whose TTFT bound is 70 % of the truth and whose decode bound is twice the truth."""
     made = []
     for mode, lengths in (("prefill", ladder("1Ki", "2Mi")), ("decode_only", ladder("1Ki", "16Mi"))):
         for n in lengths:
@@ -205,7 +205,7 @@ def plan() -> list[dict[str, Any]]:
 
 
 def servers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a tables.SERVERS row for each server that gave `rows`."""
+    """Return a schemas.SERVERS row for each server that gave `rows`."""
     made: dict[tuple[Any, ...], dict[str, Any]] = {}
     kept = (*SERVER, *HOST, "max_model_len", "campaign", "recipe_hash", "mode", "length", "pass_index", "started_at")
     contract = [
@@ -233,7 +233,7 @@ def servers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def validation(cycled_from: int = 1 << 20) -> list[dict[str, Any]]:
-    """Return tables.VALIDATION rows; from `cycled_from` tokens on, the corpus was used twice."""
+    """Return schemas.VALIDATION rows; from `cycled_from` tokens on, the corpus was used twice."""
     return [
         {
             "length": n,

@@ -1,8 +1,6 @@
 """Context lengths as people write them: '64Ki' is 65536 tokens."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from longctx.errors import ConfigError
 
@@ -11,7 +9,7 @@ UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 def parse_length(value: str | int) -> int:
     """Return the tokens in '64Ki', '2Mi', '1536' or 1536; ConfigError if it isn't a positive whole number."""
-    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", str(value).strip()) if not isinstance(value, bool) else None
+    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi)?", str(value)) if not isinstance(value, bool) else None
     if not match or int(match[1]) < 1:
         raise ConfigError(f"length {value!r} is not a positive whole number of tokens; write 4096, 4Ki or 2Mi")
     return int(match[1]) * UNITS[match[2] or ""]
@@ -36,22 +34,3 @@ def ladder(first: str | int, last: str | int) -> list[int]:
     if rungs[-1] != high:
         raise ConfigError(f"to: {last} is not from: {first} times a power of two; list the lengths instead")
     return rungs
-
-
-def configured_lengths(section: Mapping[str, Any], name: str) -> list[int]:
-    """Return the lengths of a configuration's section in ascending order, [] where it gives none.
-
-    `name` is the section's path with its dot, for error messages.
-    """
-    if ("from" in section) != ("to" in section):
-        missing = "to" if "from" in section else "from"
-        raise ConfigError(f"config key {name}{missing}: missing; from and to go together")
-    if "from" in section:
-        try:
-            return ladder(section["from"], section["to"])
-        except ConfigError as error:
-            raise ConfigError(f"config keys {name}from and {name}to: {error}") from error
-    try:
-        return sorted({parse_length(value) for value in section.get("lengths", ())})
-    except ConfigError as error:
-        raise ConfigError(f"config key {name}lengths: {error}") from error

@@ -9,7 +9,6 @@ RESOURCES = ROOT / "resources"
 MODELS_DIR = RESOURCES / "models"
 GPUS_CSV = RESOURCES / "hardware" / "gpus.csv"
 SHAPES = RESOURCES / "prompts"
-SCHEMA_PATH = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 
 
 def shape_folder(shape: str) -> Path:

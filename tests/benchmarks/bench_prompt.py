@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 import kimilike  # noqa: E402
 from longctx.lengths import format_length, parse_length  # noqa: E402
-from longctx.prompts import builder, shapes, sources, stream, synthetic_model, tokenizers, validation, variants  # noqa: E402
+from longctx.prompts import builder, sources, stream, synthetic_model, tokenizers, validation, variants  # noqa: E402
 from longctx.storage import token_file  # noqa: E402
 
 LOOP_TOKENS = 4 << 20
@@ -73,7 +73,7 @@ def run_loop(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple
 
 def run_prompt(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
-    builder.build(args.stream, shapes.PromptSpec(), tokenizer, args.tokens, args.prompt)
+    builder.build(args.stream, "report", tokenizer, args.tokens, args.prompt)
     seconds, peak = time.perf_counter() - start, peak_mib()
     start = time.perf_counter()
     variants.read_ids(args.prompt)

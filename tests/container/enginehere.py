@@ -45,7 +45,7 @@ class Engine:
     name: str
 
     def call(self, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([self.name, *arguments], input=data, capture_output=True, timeout=120, check=False)
+        done = subprocess.run([self.name, *arguments], input=data, capture_output=True, timeout=300, check=False)
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def containers(self) -> list[str]:
@@ -63,7 +63,7 @@ class Engine:
         self.call("rm", "--force", name)
 
 
-def wait_until(true: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
+def wait_until(true: Callable[[], Any], what: str, limit_s: float = 300.0) -> None:
     deadline = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < deadline, what
@@ -93,7 +93,7 @@ def _own_daemon(folder: Path) -> Iterator[str | None]:
         daemon = subprocess.Popen(["dockerd", *flags, *homes], stdout=log, stderr=log, start_new_session=True)
     os.environ["DOCKER_HOST"] = socket
     try:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 120.0
         while (answers := Engine("docker").call("version").returncode) and time.monotonic() < deadline:
             time.sleep(0.2)
         yield f"docker's daemon does not start: {(folder / 'log').read_text()[-300:]}" if answers else None

@@ -14,7 +14,7 @@ import yaml
 from enginehere import CAMPAIGN, IMAGE, ROOT, Engine, python_mounts, wait_until
 from longctx.storage import parquet, schemas
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(1800)]
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 LENGTHS = ("256", "1Ki")
 # What a launcher may differ in; everything else of a server is the recipe.
@@ -25,6 +25,8 @@ BASE = {
     "max_new_tokens": 8,
     "model": {"source": "synthetic", "weights": "dummy"},
     "corpus": {"source": str(ROOT / "scripts")},
+    # A machine busy with other tests makes clocks disagree.
+    "measure": {"clock_tolerance": 1e6},
 }
 
 
@@ -155,7 +157,7 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
     )
     with sweep.start("summary.parquet") as process:
         try:
-            wait_until(engine.containers, "a container is started", 120.0)
+            wait_until(engine.containers, "a container is started")
         finally:
             os.kill(process.pid, signal.SIGKILL)
         wait_until(lambda: not engine.containers(), "the container is gone")
@@ -167,11 +169,11 @@ def test_killing_snakemake_leaves_no_container_and_the_next_run_finishes(
 
 
 @pytest.mark.serving
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not os.environ.get("LONGCTX_BUILD_IMAGES"), reason="LONGCTX_BUILD_IMAGES is not set: 5 min, 4 GB")
 def test_the_cpu_image_is_built_on_a_local_base_and_serves_a_sweep(podman: Engine, tmp_path: Path) -> None:
     """The commands of workflow/campaigns/cpu-image.yaml; what they built is kept for the next time."""
-    made = subprocess.run([ROOT / "scripts" / "images" / "make_base.sh"], capture_output=True, text=True, timeout=600)
+    made = subprocess.run([ROOT / "scripts" / "images" / "make_base.sh"], capture_output=True, text=True, timeout=1800)
     if made.returncode:
         pytest.skip(f"no base image can be made here: {made.stderr[-500:]}")
     overlay = yaml.safe_load((ROOT / "workflow" / "campaigns" / "cpu-image.yaml").read_text())

@@ -11,7 +11,7 @@ import pytest
 from enginehere import IMAGE, ROOT, RUN, Engine, python_mounts
 from longctx.serve.launchers import images
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 BASE = f"localhost/longctx-rocm-base:{RUN}"
 LABEL = f"longctx.test={RUN}"
 MADE = f"localhost/longctx-rocm:{RUN}"

@@ -1,3 +1,5 @@
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +10,17 @@ from pipeline import Pipeline, copy, make
 
 @pytest.fixture(scope="session")
 def measured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A campaign of two lengths, measured and summarised; every test takes a copy."""
-    pipeline = make(tmp_path_factory.mktemp("measured"))
-    pipeline.summarise()
-    pipeline.nothing_left()
-    return pipeline.folder
+    """A campaign of two lengths, measured and summarised once for all xdist workers; every test takes a copy."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            pipeline = make(tmp_path_factory.mktemp("measured"))
+            pipeline.summarise()
+            pipeline.nothing_left()
+            pipeline.folder.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

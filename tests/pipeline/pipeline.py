@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "model": {"source": "synthetic", "weights": "dummy"},
     "corpus": {"source": "corpus"},
     # A machine busy with other tests makes clocks disagree.
-    "measure": {"clock_tolerance": 100},
+    "measure": {"clock_tolerance": 1e6},
     "serve": {
         "python": str(ROOT / "tests" / "bin" / "fake-vllm-python"), "kv_cache_dtype": "fp8_e4m3",
         "cpu_kv_cache_gib": 2, "enforce_eager": True, "headroom_tokens": 64,
@@ -57,6 +57,14 @@ class Finished:
     def said(self) -> list[str]:
         """Lines of ours, not of Snakemake's own."""
         return [line for line in self.output.splitlines() if line.startswith("longctx: ")]
+
+    @property
+    def planned(self) -> Counter[str]:
+        """Jobs by rule that a dry run (`-n`) would start."""
+        table = self.output.rpartition("Job stats:")[2].partition("\n\n")[0]
+        return Counter({rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}) - Counter(
+            ("all", "total")
+        )
 
 
 @dataclass(slots=True)
@@ -89,6 +97,15 @@ class Pipeline:
         temporary = self.folder / "plan.json.new"
         temporary.write_text(json.dumps(plan))
         temporary.replace(self.folder / "plan.json")
+
+    def hold(self, turn: int, **measured: Any) -> None:
+        """Let the `turn`th measured request of each server (from 0) wait for its first token until `release`."""
+        (self.folder / "hold").touch()
+        self.faults(measured=measured | {"by_turn": {str(turn): {"hold": str(self.folder / "hold")}}})
+
+    def release(self) -> None:
+        """Let what waits go on. After `faults()` alone it waits still, and no later request does."""
+        (self.folder / "hold").unlink()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -12,13 +12,14 @@ from pipeline import Pipeline, running, until
 POINT, TARGET = "512/pass1", "results/measurements/512/pass1.parquet"
 # A whole prefill of 512 tokens, linear in their number.
 PREFILL_S = 6.0
+MODEL_S = [0.0, PREFILL_S / 512, 0.0]
 
 
 @pytest.fixture
 def checkpointed(prepared: Pipeline) -> Pipeline:
     del prepared.config["serve"]["cpu_kv_cache_gib"]
     prepared.configure(lengths=[512], checkpoint={"dir": str(prepared.folder / "checkpoints")})
-    prepared.faults(measured={"model_s": [0.0, PREFILL_S / 512, 0.0]})
+    prepared.hold(0, model_s=MODEL_S)
     return prepared
 
 
@@ -45,6 +46,7 @@ def test_a_prefill_killed_twice_goes_on(checkpointed: Pipeline) -> None:
             assert checkpointed.finish(snakemake).code != 0
         checkpointed.nothing_left()
         assert len(folders(checkpointed)) == 1
+    checkpointed.faults(measured={"model_s": MODEL_S})
     assert checkpointed.run(TARGET).code == 0
     (row,) = [row for row in checkpointed.rows(POINT) if row["role"] == "cold"]
     assert (row["status"], told(row)) == ("ok", ["resumed"])
@@ -62,13 +64,14 @@ def test_a_prefill_killed_twice_goes_on(checkpointed: Pipeline) -> None:
     assert folders(checkpointed) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_compiled_in_the_rest_widens_the_error_and_repeats_nothing(checkpointed: Pipeline) -> None:
     with running(checkpointed, TARGET) as snakemake:
         until(lambda: sum(done > 0 for done in samples(checkpointed, 0)) >= 2)
         os.kill(snakemake.pid, signal.SIGKILL)
         snakemake.wait()
         checkpointed.nothing_left()
-    checkpointed.faults(measured={"model_s": [0.0, PREFILL_S / 512, 0.0], "jit_line": True})
+    checkpointed.faults(measured={"model_s": MODEL_S, "jit_line": True})
     assert checkpointed.run(TARGET).code == 0
     (row,) = [row for row in checkpointed.rows(POINT) if row["role"] == "cold"]
     assert (row["status"], told(row)) == ("ok", ["compiled", "resumed"])
@@ -77,6 +80,7 @@ def test_a_kernel_compiled_in_the_rest_widens_the_error_and_repeats_nothing(chec
     assert len(checkpointed.requests()) == 2
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_costs_time_and_is_said(checkpointed: Pipeline) -> None:
     with running(checkpointed, TARGET) as snakemake:
         until(lambda: max(samples(checkpointed, 0), default=0) > 0)

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from pipeline import Pipeline
 
 SUMMARY = "results/summary.parquet"
@@ -16,6 +17,7 @@ def test_numbers_truths_and_nulls_in_dictionaries_are_those_of_the_file(measured
     assert "Nothing to be done" in done.output
 
 
+@pytest.mark.slow
 def test_a_mode_s_own_passes_are_run(measured: Pipeline) -> None:
     done = measured.run(SUMMARY, "-n", "--config", "reuse={passes: 3, suffix_tokens: 32}", "modes=[prefill,reuse]")
     assert done.code == 0, done.output

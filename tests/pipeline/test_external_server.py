@@ -130,6 +130,7 @@ def test_without_metrics_and_without_details(prepared: Pipeline, theirs: Theirs)
     ] * 2
 
 
+@pytest.mark.slow
 def test_cached_tokens_make_a_row_doubtful(prepared: Pipeline, theirs: Theirs) -> None:
     server = theirs({"by_length": {"512": {"cached": 480}}}, prefix_caching=True)
     done = measure(prepared, server.url)
@@ -142,6 +143,7 @@ def test_cached_tokens_make_a_row_doubtful(prepared: Pipeline, theirs: Theirs) -
     assert "480 of 512 tokens came from the cache" in prepared.rows("512/pass1")[-1]["detail"]
 
 
+@pytest.mark.slow
 def test_prefix_caching_alone_is_no_doubt_since_prompts_differ(prepared: Pipeline, theirs: Theirs) -> None:
     prepared.configure(passes=2)
     done = measure(prepared, theirs(prefix_caching=True).url)
@@ -176,6 +178,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "options", "reason", "sentence"),
     [
@@ -204,6 +207,7 @@ def test_what_is_wrong_is_one_sentence(
     assert server.truth == []
 
 
+@pytest.mark.slow
 def test_behind_tls_and_a_path_with_a_proxy_in_the_environment(
     prepared: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,12 +232,14 @@ def test_behind_tls_and_a_path_with_a_proxy_in_the_environment(
     assert sent(server) == [256, 512]
 
 
+@pytest.mark.slow
 def test_a_key_that_is_not_set(prepared: Pipeline, theirs: Theirs) -> None:
     done = measure(prepared, theirs().url, api_key_env="NO_SUCH_KEY_HERE")
     assert done.code != 0
     assert "error: external.api_key_env: the environment variable NO_SUCH_KEY_HERE is not set" in done.output
 
 
+@pytest.mark.slow
 def test_a_url_where_nobody_answers(prepared: Pipeline) -> None:
     url = f"http://127.0.0.1:{choose_port()}"
     done = measure(prepared, f"{url}/v1/")
@@ -252,6 +258,7 @@ def test_decode_only_is_refused_before_anything(prepared: Pipeline, theirs: Thei
     assert server.truth == []
 
 
+@pytest.mark.slow
 def test_silence_without_metrics_ends_at_its_own_limit(prepared: Pipeline, theirs: Theirs) -> None:
     prepared.configure(lengths=[256], measure={"blind_stall_s": 2})
     server = theirs({"metrics": False, "by_max_tokens": {str(NEW_TOKENS): {"hang": True}}})
@@ -265,6 +272,7 @@ def test_silence_without_metrics_ends_at_its_own_limit(prepared: Pipeline, their
     assert (row["status"], row["reason"], row.get("ttft_s")) == ("failed", "timeout", None)
 
 
+@pytest.mark.slow
 def test_what_this_host_s_gpus_draw_is_not_its_energy(
     prepared: Pipeline, theirs: Theirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

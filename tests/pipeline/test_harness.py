@@ -23,6 +23,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, prepared_folder: Path)
     return timeless(pipeline)
 
 
+@pytest.mark.slow
 def test_random_kills_leave_the_results_of_an_undisturbed_run(
     prepared: Pipeline, undisturbed: list[dict[str, object]]
 ) -> None:

@@ -19,9 +19,9 @@ REQUESTS = [("cold", 0), ("repeat", 1), ("repeat", 2)]
 
 @pytest.fixture
 def three(prepared: Pipeline) -> Pipeline:
-    """One point of three requests, each slow enough to be killed in."""
+    """One point of three requests, the third of which waits to be killed."""
     prepared.configure(lengths=[256], repeats={"count": 3, "up_to": 256})
-    prepared.faults(measured={"ttft_s": 0.6})
+    prepared.hold(2)
     return prepared
 
 
@@ -43,6 +43,7 @@ def rows(pipeline: Pipeline) -> list[tuple[str, int]]:
 def finish(pipeline: Pipeline, already: int) -> None:
     """Run the same command again: it measures what is missing, and only that."""
     before = pipeline.requests()[:already]
+    pipeline.faults()
     done = pipeline.run(TARGET)
     assert done.code == 0, done.output
     assert pipeline.measured(POINT) == [(role, index, "ok") for role, index in REQUESTS]
@@ -55,14 +56,15 @@ def finish(pipeline: Pipeline, already: int) -> None:
 @pytest.mark.parametrize(
     ("victim", "phase"),
     [
-        ("snakemake", starting),
         ("snakemake", third_request),
-        ("measure.py", third_request),
-        ("fakeserver.py", third_request),
+        pytest.param("snakemake", starting, marks=pytest.mark.slow),
+        pytest.param("measure.py", third_request, marks=pytest.mark.slow),
+        pytest.param("fakeserver.py", third_request, marks=pytest.mark.slow),
     ],
 )
 def test_killed(three: Pipeline, victim: str, phase: Callable[[Pipeline], bool]) -> None:
-    three.faults(measured={"ttft_s": 0.6}, start_s=1.0 if phase is starting else 0.0)
+    if phase is starting:
+        three.faults(hold_start=str(three.folder / "hold"))
     with running(three, TARGET) as snakemake:
         until(lambda: phase(three), lambda: str(three.status()))
         os.kill(snakemake.pid if victim == "snakemake" else three.one(victim), signal.SIGKILL)
@@ -74,13 +76,19 @@ def test_killed(three: Pipeline, victim: str, phase: Callable[[Pipeline], bool])
 
 @pytest.mark.parametrize(
     ("victim", "signum"),
-    [("group", signal.SIGINT), ("group", signal.SIGTERM), ("snakemake", signal.SIGINT)],
+    [
+        ("group", signal.SIGINT),
+        pytest.param("group", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("snakemake", signal.SIGINT, marks=pytest.mark.slow),
+    ],
     ids=["Ctrl-C", "SIGTERM to all", "SIGINT to Snakemake"],
 )
 def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
     with running(three, TARGET) as snakemake:
         until(lambda: third_request(three), lambda: str(three.status()))
         (os.killpg if victim == "group" else os.kill)(snakemake.pid, signum)
+        if victim == "snakemake":
+            three.release()
         stopped = three.finish(snakemake)
         assert "Traceback" not in stopped.output
         three.nothing_left()
@@ -94,6 +102,7 @@ def test_stopped(three: Pipeline, victim: str, signum: int) -> None:
         finish(three, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [os.pipe, os.openpty], ids=["pipe", "terminal"])
 def test_a_reader_that_goes_stops_nothing(three: Pipeline, make: Callable[[], tuple[int, int]]) -> None:
     ours, theirs = make()
@@ -111,6 +120,7 @@ def test_a_reader_that_goes_stops_nothing(three: Pipeline, make: Callable[[], tu
     try:
         until(lambda: third_request(three), lambda: str(three.status()))
         os.close(ours)
+        three.release()
         assert snakemake.wait(PATIENCE_S) == 0
     finally:
         three.end()
@@ -118,6 +128,7 @@ def test_a_reader_that_goes_stops_nothing(three: Pipeline, make: Callable[[], tu
     assert three.measured(POINT) == [(role, index, "ok") for role, index in REQUESTS]
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_again_and_again_costs_its_point_only(prepared: Pipeline) -> None:
     dying = {"by_max_tokens": {"8": {"die_after_s": 0.0, "ttft_s": 0.1}}}
     prepared.faults(by_length={"512": dying})
@@ -129,6 +140,7 @@ def test_a_server_that_dies_again_and_again_costs_its_point_only(prepared: Pipel
     prepared.summarise()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_costs_its_point_and_the_next_one_gets_a_fresh_server(prepared: Pipeline) -> None:
     prepared.configure(serve={"scope": "campaign"}, measure={"stall_s": 3})
     prepared.faults(by_length={"256": {"by_max_tokens": {"6": {"hang": True}}}})
@@ -150,6 +162,7 @@ def test_a_server_that_hangs_costs_its_point_and_the_next_one_gets_a_fresh_serve
     assert hung != fresh
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_costs_only_what_was_damaged(three: Pipeline) -> None:
     with running(three, TARGET) as snakemake:
         until(lambda: third_request(three))
@@ -197,9 +210,11 @@ def fill(path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_loses_no_finished_request(three: Pipeline, small_disk: Path) -> None:
+    three.hold(1)
     with running(three, TARGET) as snakemake:
         until(lambda: len(three.requests()) == 2)
         fill(small_disk / "filler")
+        three.release()
         stopped = three.finish(snakemake)
     assert stopped.code != 0
     sentences = [line for line in stopped.output.splitlines() if line.startswith("error:")]
@@ -215,6 +230,7 @@ def test_a_disk_that_fills_up_loses_no_finished_request(three: Pipeline, small_d
     finish(three, 2)
 
 
+@pytest.mark.slow
 def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
     with running(three, TARGET) as snakemake:
         until(lambda: third_request(three))
@@ -226,17 +242,19 @@ def test_watch_says_that_a_killed_run_is_interrupted(three: Pipeline) -> None:
     assert "no run is at work: the same command again continues" in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_point_of_mode_reuse_makes_its_prefix_resident_again(prepared: Pipeline) -> None:
     point = "256/reuse-pass1"
     prepared.configure(
         lengths=[256], modes=["reuse"], reuse={"queries": 3, "suffix_tokens": 32}, serve={"headroom_tokens": 128}
     )
-    prepared.faults(measured={"ttft_s": 0.6})
+    prepared.hold(2)
     target = f"results/measurements/{point}.parquet"
     with running(prepared, target) as snakemake:
         until(lambda: len(prepared.requests()) == 3)
         os.kill(snakemake.pid, signal.SIGKILL)
         snakemake.wait()
+        prepared.faults()
         done = prepared.run(target)
     assert done.code == 0, done.output
     assert prepared.measured(point) == [("cold", 0, "ok"), *(("reuse", index, "ok") for index in (1, 2, 3))]

@@ -25,6 +25,7 @@ def test_only_the_gpus_that_the_server_computes_on_are_counted(on_gpus: Pipeline
     assert 0 < row["energy_decode_j"] < row["energy_j"]
 
 
+@pytest.mark.slow
 def test_a_filled_cache_s_first_prompt_has_several_blocks_too(on_gpus: Pipeline) -> None:
     """On an H200 the kernel that clears several blocks was compiled inside each server's first longer prompt."""
     on_gpus.configure(lengths=[512], modes=["decode_only"])

@@ -9,6 +9,7 @@ from pipeline import Pipeline
 
 SUMMARY = "results/summary.parquet"
 NOTHING = "Nothing to be done"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Nothing measured is lost and nothing is measured twice, through the real Snakemake: re-runs of what ended well."""
 
-import os
 import shutil
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -31,6 +29,7 @@ def test_a_deleted_measurement_alone_is_measured_again(measured: Pipeline) -> No
     assert measured.summarise().jobs == {}
 
 
+@pytest.mark.slow
 def test_a_deleted_measurement_is_noticed_by_the_target_of_its_length(measured: Pipeline) -> None:
     target = "results/lengths/512.parquet"
     assert measured.run(target).jobs == {"length": 1}
@@ -39,6 +38,7 @@ def test_a_deleted_measurement_is_noticed_by_the_target_of_its_length(measured: 
     assert lengths(measured) == [256, 512, 512]
 
 
+@pytest.mark.slow
 def test_parquets_lost_with_everything_beside_them_come_back_from_the_journal(measured: Pipeline) -> None:
     for table in ("measurements", "servers", "traces", "progress"):
         shutil.rmtree(measured.results / table / "512")
@@ -55,10 +55,10 @@ def test_looks_and_comments_measure_nothing(measured: Pipeline) -> None:
         path.write_text(path.read_text() + "\n# a comment\n")
     with open(measured.folder / "workflow" / "rules" / "measure.smk", "a") as file:
         file.write("\n# a comment\n")
-    assert measured.run("results/report.md").jobs == {"figures": 1, "report": 1}
-    assert lengths(measured) == [256, 512]
+    assert measured.run("results/report.md", "-n").planned == {"figures": 1, "report": 1}
 
 
+@pytest.mark.slow
 def test_a_checkout_with_newer_files_measures_nothing(measured: Pipeline) -> None:
     for path in [*measured.folder.glob("scripts/**/*.py"), *measured.folder.glob("workflow/**/*")]:
         path.touch()
@@ -69,8 +69,8 @@ def test_a_checkout_with_newer_files_measures_nothing(measured: Pipeline) -> Non
     ("change", "new"),
     [
         ({"lengths": [256, 512, 1024]}, [1024]),
-        ({"passes": 2}, [256, 512]),
-        ({"repeats": {"count": 3, "up_to": 256}}, [256, 256]),
+        pytest.param({"passes": 2}, [256, 512], marks=pytest.mark.slow),
+        pytest.param({"repeats": {"count": 3, "up_to": 256}}, [256, 256], marks=pytest.mark.slow),
     ],
     ids=["lengths", "passes", "repeats"],
 )
@@ -86,6 +86,7 @@ def test_what_is_added_is_all_that_is_measured(measured: Pipeline, change: dict[
     assert measured.summarise().jobs == {}
 
 
+@pytest.mark.slow
 def test_a_length_left_out_measures_nothing_and_leaves_the_summary(measured: Pipeline) -> None:
     measured.configure(lengths=[512])
     measured.summarise()
@@ -103,6 +104,7 @@ def test_a_changed_recipe_measures_again_and_says_what_changed(measured: Pipelin
     assert len({row["recipe_hash"] for row in measured.summary()}) == 1
 
 
+@pytest.mark.slow
 def test_rungs_are_climbed_short_first_and_their_passes_in_order(measured: Pipeline) -> None:
     measured.configure(passes=4)
     assert measured.summarise().jobs["measure"] == 6
@@ -119,6 +121,7 @@ def test_operational_settings_measure_nothing(measured: Pipeline) -> None:
     assert lengths(measured) == [256, 512]
 
 
+@pytest.mark.slow
 def test_results_of_another_recipe_never_mix(measured: Pipeline) -> None:
     shutil.rmtree(measured.folder / ".snakemake")
     measured.configure(serve={"max_num_batched_tokens": 4096}, passes=2)
@@ -149,11 +152,9 @@ def test_a_corrupt_parquet_comes_back_from_the_journal(measured: Pipeline) -> No
 
 
 def test_a_live_run_refuses_a_second_one_in_one_sentence(prepared: Pipeline) -> None:
-    prepared.faults(measured={"ttft_s": 6.0})
+    prepared.hold(0)
     with running(prepared, SUMMARY) as first:
-        until(lambda: "measuring" in prepared.phase())
-        server = prepared.one("fakeserver.py")
-        os.kill(server, signal.SIGSTOP)  # however long the looks below take
+        until(lambda: len(prepared.requests()) == 1)
         second = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", SUMMARY)
         assert second.returncode != 0
         assert second.stderr.count(f"another run (process {first.pid} on ") == 1
@@ -165,12 +166,13 @@ def test_a_live_run_refuses_a_second_one_in_one_sentence(prepared: Pipeline) -> 
         now = prepared.tool(str(Path(LONGCTX).with_name("snakemake")), "--cores", "1", "report_now")
         assert now.returncode == 0, now.stderr
         assert first.poll() is None
-        os.kill(server, signal.SIGCONT)
+        prepared.release()
         assert prepared.finish(first).code == 0
     assert Counter(lengths(prepared)) == {256: 1, 512: 1}
     assert [row["n"] for row in prepared.summary()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_report_made_meanwhile_hides_no_missing_point(prepared: Pipeline) -> None:
     assert prepared.run("results/measurements/256/pass1.parquet").code == 0
     assert prepared.run("report_now").code == 0
@@ -199,6 +201,7 @@ def test_a_failing_point_fails_alone_and_is_all_that_is_tried_again(prepared: Pi
     assert "told to fail" not in (prepared.results / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_longer_lengths_are_skipped_where_the_kv_cache_was_too_small(prepared: Pipeline) -> None:
     prepared.configure(lengths=[256, 512, 1024])
     prepared.faults(capacity=400)
@@ -213,6 +216,7 @@ def test_longer_lengths_are_skipped_where_the_kv_cache_was_too_small(prepared: P
     assert lengths(prepared) == [256, 512, 1024]
 
 
+@pytest.mark.slow
 def test_one_server_for_a_pass_drops_only_the_lengths_too_long(prepared: Pipeline) -> None:
     prepared.configure(serve={"scope": "pass"})
     prepared.faults(capacity=400)

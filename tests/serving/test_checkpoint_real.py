@@ -19,7 +19,7 @@ from pipeline import ROOT, Pipeline, running, until
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 POINT, TARGET = "64Ki/pass1", "results/measurements/64Ki/pass1.parquet"
-LENGTH, KILL_AT, HOLD_AT, PATIENCE_S = 65_536, 24_000, 32_768, 400.0
+LENGTH, KILL_AT, HOLD_AT, PATIENCE_S = 65_536, 24_000, 32_768, 1200.0
 pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")]
 
 
@@ -31,7 +31,7 @@ def with_checkpoints(pipeline: Pipeline, plugin: Path) -> Pipeline:
         checkpoint={"dir": "checkpoints", "cpu_gib": 0.25},
         serve={
             "python": str(PYTHON),
-            "start_timeout_s": 300,
+            "start_timeout_s": 600,
             "max_num_batched_tokens": 1024,
             "extra_args": ["--distributed-executor-backend", "uni"],
             "env": {"PYTHONPATH": str(plugin), "VLLM_CPU_KVCACHE_SPACE": "1"},

@@ -65,7 +65,7 @@ def theirs(model: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     with open(model / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while not answers(f"http://127.0.0.1:{port}"):
             assert process.poll() is None, (model / "log").read_text()
             assert time.monotonic() < deadline, (model / "log").read_text()
@@ -114,7 +114,7 @@ def test_it_is_measured_and_left_running(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     results = tmp_path / "results"

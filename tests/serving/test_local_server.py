@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from longctx.serve.lifecycle import serve
 recipe, launcher, folder = pickle.loads(bytes.fromhex(sys.argv[2]))
-with serve(recipe, launcher, run_dir=folder / "run", log_path=folder / "log", campaign="c", start_timeout_s=240):
+with serve(recipe, launcher, run_dir=folder / "run", log_path=folder / "log", campaign="c", start_timeout_s=600):
     print("ready", flush=True)
     time.sleep(600)
 """
@@ -54,7 +54,7 @@ LAUNCHER = Launcher("local", {"python": str(PYTHON)})
 
 
 def options(folder: Path) -> dict[str, object]:
-    return {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "c", "start_timeout_s": 240}
+    return {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "c", "start_timeout_s": 600}
 
 
 def owner_id(folder: Path) -> str:
@@ -81,12 +81,12 @@ def test_a_real_server_keeps_its_contract_and_its_death_is_known(tmp_path: Path,
         # vLLM 0.32 dies by SIGILL on CPUs with AMX if the very first prompt is under a dozen tokens: a longer one first
         for count in (64, 3):
             body = {"model": server.model, "prompt": [9] * count, "max_tokens": 2, "ignore_eos": True}
-            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False).json()
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300, trust_env=False).json()
             assert answer.get("usage", {}).get("prompt_tokens") == count, answer
         mark = owner_id(tmp_path)
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)  # vLLM's API server; its engine is another process
-        assert gone_within(mark, 30)
+        assert gone_within(mark, 120)
         assert not server.alive()
         assert "killed by SIGKILL" in server.death_reason()
 
@@ -101,7 +101,7 @@ def test_sigkill_of_the_owner_leaves_nothing(tmp_path: Path, recipe: Recipe) -> 
         mark = owner_id(tmp_path)
         assert len(identity.marked(mark)) >= 3
         owner.kill()
-        assert gone_within(mark, 30)
+        assert gone_within(mark, 120)
     assert not list((tmp_path / "run").iterdir())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from busy import told
-from longctx.report import style
+from longctx.results.campaign_results import FILLED_KV
 from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +28,15 @@ CONFIG: dict[str, Any] = {
     "measure": {"clock_tolerance": 100},
     "serve": {
         "scope": "campaign", "python": str(PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1,
-        "enforce_eager": True, "headroom_tokens": 128, "start_timeout_s": 240,
+        "enforce_eager": True, "headroom_tokens": 128, "start_timeout_s": 900,
         "extra_args": ["--distributed-executor-backend", "uni"], "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0},
     },
 }  # fmt: skip
-pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")]
+pytestmark = [
+    pytest.mark.serving,
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=420,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "results"
@@ -141,7 +145,7 @@ def test_reports_and_figures_say_what_is_not_real(results: Path) -> None:
     for name in ("report.md", "report.html"):
         report = (results / name).read_text()
         assert "synthetic: random weights" in report
-        assert style.FILLED_KV in report
+        assert FILLED_KV in report
         assert "Decode throughput with a filled KV cache (no prefill, so no TTFT)" in report
         assert "What a resident prefix buys" in report
 

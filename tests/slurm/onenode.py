@@ -15,14 +15,14 @@ from longctx.storage.journal import read
 
 ROOT = Path(__file__).parents[2]
 # Snakemake waits for ever for a job that slurmctld forgot.
-LIMIT_S = 400
+LIMIT_S = 900
 
 
 class Slurm:
     """`squeue` and `scancel` against the node."""
 
     def run(self, *command: str) -> str:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
 
     def jobs(self, comment: str = "rule_") -> dict[str, str]:
         """Return the state of each job, by id, whose comment (rule and wildcards) has these words."""
@@ -95,7 +95,7 @@ class Sweep:
         records, _ = read(self.results / "journal" / f"{name}.jsonl")
         return sum(record.kind == "begin" and record.data["role"] != "warmup" for record in records)
 
-    def until(self, what: Callable[[], bool], limit_s: float = 120) -> None:
+    def until(self, what: Callable[[], bool], limit_s: float = 300) -> None:
         """Wait for something to be true; fail with Snakemake's output if it never is."""
         deadline = time.monotonic() + limit_s
         while not what():

@@ -68,7 +68,7 @@ def test_a_job_that_ends_early_loses_nothing_that_was_measured(slurm: Slurm, swe
     kept = one.rows("512/pass1")
     assert 1 <= len(kept) < 8
     assert not (one.results / "measurements/512/pass1.parquet").exists()
-    one.until(lambda: not one.processes(), 30)
+    one.until(lambda: not one.processes())
     one.fault()
     assert one.run() == 0, one.output
     rows = one.rows("512/pass1")
@@ -85,7 +85,7 @@ def test_a_job_that_slurm_puts_back_goes_on_from_its_journal(slurm: Slurm, sweep
     one.until(lambda: len(one.rows("512/pass1")) >= 1 and one.begun("512/pass1") >= 2)
     job = running(slurm)
     slurm.run("scontrol", "requeue", job)
-    one.until(lambda: slurm.jobs("rule_measure")[job] == "PENDING", 60)
+    one.until(lambda: slurm.jobs("rule_measure")[job] == "PENDING")
     kept = one.rows("512/pass1")
     one.fault()
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -133,16 +133,16 @@ def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
         "scope": "pass",
         "enforce_eager": True,
         "contract": "fail",
-        "start_timeout_s": 240,
+        "start_timeout_s": 600,
         "max_num_batched_tokens": 2048,
         "env": {"PYTHONPATH": str(plugins)},
     }
     one = sweep(lengths=["1Ki", "16Ki"], serve=serve)
     one.start()
-    one.until(lambda: one.begun("16Ki/pass1") + one.begun("16Ki/pass2") == 1, 300)
+    one.until(lambda: one.begun("16Ki/pass1") + one.begun("16Ki/pass2") == 1, 900)
     slurm.run("scancel", running(slurm))
     hold.unlink()
-    one.until(lambda: len(one.rows("1Ki/pass1")) + len(one.rows("1Ki/pass2")) == 2, 300)
+    one.until(lambda: len(one.rows("1Ki/pass1")) + len(one.rows("1Ki/pass2")) == 2, 900)
     assert one.wait() != 0
     kept = [row for name in ("1Ki/pass1", "1Ki/pass2") for row in one.rows(name)]
     assert [row["status"] for row in kept] == ["ok", "ok"]
@@ -153,4 +153,4 @@ def test_real_vllm_is_cancelled_in_the_middle_and_the_same_command_finishes(
         (1024, 2, 0, 0),
         (16384, 2, 0, 0),
     ]
-    one.until(lambda: not one.processes(), 30)
+    one.until(lambda: not one.processes())

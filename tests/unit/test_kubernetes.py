@@ -8,6 +8,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from longctx.campaign.campaign import Campaign, from_dict
+from longctx.plan.campaign_plan import plan_campaign
+from longctx.plan.plan_table import PlanTable
 from longctx.run.node_request import NodeRequest
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +57,8 @@ def test_objects_of_a_file_refer_to_each_other(path: Path) -> None:
 def test_the_sweep_asks_for_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = ROOT / "resources/kubernetes/sweep.yaml"
-    request, points = NodeRequest(campaign(path)), campaign(path).points()
+    planned = PlanTable(plan_campaign(campaign(path)).rows)
+    request, points = NodeRequest(campaign(path), planned), campaign(path).points()
     (container,) = documents(path)["Job"]["spec"]["template"]["spec"]["containers"]
     assert int(container["resources"]["limits"]["nvidia.com/gpu"]) == request.gpus
     assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 >= request.memory_mib(points)
@@ -65,6 +68,7 @@ def test_the_external_job_names_its_key_and_needs_no_gpu() -> None:
     path = ROOT / "resources/kubernetes/external.yaml"
     (container,) = documents(path)["Job"]["spec"]["template"]["spec"]["containers"]
     assert campaign(path).raw["external"]["api_key_env"] in {entry["name"] for entry in container["env"]}
-    assert NodeRequest(campaign(path)).gpus == 0
+    request = NodeRequest(campaign(path), PlanTable.empty())
+    assert request.gpus == 0
     memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024
-    assert memory >= NodeRequest(campaign(path)).memory_mib(campaign(path).points())
+    assert memory >= request.memory_mib(campaign(path).points())

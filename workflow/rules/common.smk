@@ -10,27 +10,33 @@ from longctx.campaign import campaign as campaigns
 from longctx.campaign.point import RUN_PATTERN, parse_point
 from longctx.errors import LongctxError
 from longctx.lengths import format_length, parse_length
+from longctx.plan.campaign_plan import plan_path, save_plan
+from longctx.plan.plan_table import PlanTable
 from longctx.processes import job_owner
 from longctx.progress import log as console_log
-from longctx.run import marks, startup
+from longctx.report.figures.draw import figure_files
+from longctx.run import repair, startup
 from longctx.run.node_request import NodeRequest
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 try:
     CAMPAIGN = campaigns.from_dict(config)
+    CONFIG_FILE = CAMPAIGN.save()
     if workflow.is_main_process:
-        only_looks = "report_now" in sys.argv or workflow.output_settings.dryrun
-        startup.before_run(CAMPAIGN, Path(".snakemake"), only_looks=only_looks)
+        startup.enter_folder(Path(".snakemake"))
         console_log.tolerate_broken_pipes("snakemake.logging")
+        save_plan(CAMPAIGN)
     elif workflow.remote_exec:
         job_owner.own_jobs()
-    CONFIG_FILE = CAMPAIGN.save()
 except (LongctxError, OSError) as error:
     raise WorkflowError(str(error)) from None
 
+# The plan that the main process saved; not there where the model cannot be planned. An input of no rule: a plain one
+# would measure everything again with each new length, and an ancient one hides jobs (see `stream_for`).
+PLAN_FILE = plan_path(CAMPAIGN)
+NODE = NodeRequest(CAMPAIGN, PlanTable.read(PLAN_FILE))
 R = CAMPAIGN.results
-NODE = NodeRequest(CAMPAIGN)
 # All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1
 if workflow.remote_exec:
@@ -38,26 +44,12 @@ if workflow.remote_exec:
 # What every command line uses: the Python that runs Snakemake, or conda's where `--sdm conda` is asked for.
 with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 shell.prefix(
-    f"set -euo pipefail; PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
-    f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))}; CONFIG_FILE={CONFIG_FILE}; "
+    "set -euo pipefail;"
+    f" PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
+    f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))};"
+    f" CONFIG_FILE={shlex.quote(str(CONFIG_FILE))};"
+    f" PLAN_FILE={shlex.quote(str(PLAN_FILE))}; "
 )
-
-
-def scripts_in_turn(*scripts):
-    """The command line that runs these scripts on this campaign, one after the other."""
-    return " && ".join(
-        f"$PYTHON $SCRIPTS/{script} --config-file $CONFIG_FILE" for script in scripts
-    )
-
-
-# What can be said at any time, from whatever is there.
-PARTIAL_REPORT = scripts_in_turn("summary.py --partial", "figures.py", "report.py")
-# After a success, which a report that cannot be made does not take back.
-REPORT_ANEW = (
-    scripts_in_turn("figures.py", "report.py")
-    + f" || echo 'longctx: {R}/report.md stays older than the summary' >&2"
-)
-SUMMARY_FOUND = marks.summary_time(CAMPAIGN)
 # Nothing is made for a model that exists already.
 MODEL_FILES = (
     [R / "model" / "config.json"]
@@ -66,6 +58,15 @@ MODEL_FILES = (
 )
 # The image is a file of its own only where a container serves.
 IMAGE_FILES = [R / "image.json"] if CAMPAIGN.raw["launcher"] == "container" else []
+# What figures.py draws, and the validation of every prompt.
+FIGURES = [
+    R / "figures" / name
+    for name in figure_files(CAMPAIGN.modes, bool(CAMPAIGN.raw["compare"]))
+]
+VALIDATIONS = [
+    R / "validation" / f"{format_length(length)}.parquet"
+    for length in CAMPAIGN.all_lengths()
+]
 
 
 # Only measurements are worth a cluster job and its wait in the queue.
@@ -93,6 +94,15 @@ wildcard_constraints:
     pass_index="[1-9][0-9]*",
 
 
+def command(script, **options):
+    """The command line that runs a script on this campaign, for what no rule's inputs and outputs can describe."""
+    words = [f'"$PYTHON" "$SCRIPTS"/{script} --config-file "$CONFIG_FILE"']
+    for name, values in options.items():
+        values = values if isinstance(values, list) else [values]
+        words += [f"--{name.replace('_', '-')}", shlex.join(map(str, values))]
+    return " ".join(words)
+
+
 def outputs_of(points, table="measurements"):
     """One kind of file of some points: measurements, servers, traces or progress."""
     return [R / table / point.label / f"{point.run}.parquet" for point in points]
@@ -102,6 +112,30 @@ def points_of(length=None, mode=None):
     """The campaign's points, of one length or mode where given."""
     wanted = parse_length(length) if length else None
     return [p for p in CAMPAIGN.points(mode) if wanted in (None, p.length)]
+
+
+def before_run(wildcards):
+    """No files. An input of the rules that every DAG but report_now's and plan's display begins with.
+
+    Snakemake asks while it builds the DAG, so only a run that makes something is refused beside a live one, and only
+    such a run repairs; a dry run does neither.
+    """
+    if workflow.is_main_process and not workflow.output_settings.dryrun:
+        try:
+            startup.before_run(CAMPAIGN)
+        except (LongctxError, OSError) as error:
+            sys.exit(f"longctx: {error}")
+    return []
+
+
+def rows_for(summary, points):
+    """The measurements of a summary, which is forced where Snakemake cannot see that it must be made again.
+
+    Snakemake looks for no missing input of a file that is newer than the other inputs.
+    """
+    if workflow.is_main_process and repair.is_provisional(CAMPAIGN, summary, points):
+        workflow.dag.forcefiles.add(str(summary))
+    return outputs_of(points)
 
 
 def stream_for(length):

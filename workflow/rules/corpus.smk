@@ -4,6 +4,8 @@
 
 rule model:
     """Make the synthetic model: its geometry, and a tokenizer trained on the corpus."""
+    input:
+        before_run,
     output:
         R / "model" / "config.json",
     log:
@@ -14,16 +16,17 @@ rule model:
         model=CAMPAIGN.model_arguments,
         corpus=CAMPAIGN.corpus_arguments,
     shell:
-        "$PYTHON $SCRIPTS/model.py"
-        " --out $(dirname {output})"
+        '"$PYTHON" "$SCRIPTS/model.py"'
+        ' --out "$(dirname {output:q})"'
         " {params.corpus:q}"
         " {params.model:q}"
-        " 2> >(tee {log} >&2)"
+        " 2> >(tee {log:q} >&2)"
 
 
 rule corpus:
     """Tokenize the corpus once, as far as the longest length needs."""
     input:
+        before_run,
         model=MODEL_FILES,
     output:
         R / "corpus" / "{tokens}.parquet",
@@ -36,9 +39,9 @@ rule corpus:
         corpus=CAMPAIGN.corpus_arguments,
         tokenizer=CAMPAIGN.tokenizer_arguments,
     shell:
-        "$PYTHON $SCRIPTS/corpus.py build"
+        '"$PYTHON" "$SCRIPTS/corpus.py" build'
         " {params.corpus:q}"
         " {params.tokenizer:q}"
         " --tokens {wildcards.tokens}"
-        " --out {output}"
-        " 2> >(tee {log} >&2)"
+        " --out {output:q}"
+        " 2> >(tee {log:q} >&2)"

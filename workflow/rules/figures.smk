@@ -1,19 +1,16 @@
 # Figures: TTFT and decode throughput against prompt length, distance to the limits, amortisation.
-# in: summary, fits, plan   out: R/figures/*.png and *.svg
+# in: summary, fits, rows, servers, plan, runs to compare with   out: R/figures/*.png and *.svg
 
 
 rule figures:
-    """Draw every figure that the campaign's modes give; colours and other looks never re-measure anything."""
+    """Draw every figure that the campaign's modes give; after a change of colours: `snakemake -R figures`."""
     input:
         summary=R / "summary.parquet",
         fits=R / "fits.parquet",
+        rows=R / "rows.parquet",
+        servers=R / "servers.parquet",
         plan=R / "plan.parquet",
         compare=CAMPAIGN.raw["compare"],
-        compared=marks.compared_mark(CAMPAIGN),
-        looks=[
-            f"{workflow.basedir}/scripts/longctx/report/{module}.py"
-            for module in ("figures/metric", "figures/limits", "style")
-        ],
     output:
         ttft=report(
             R / "figures" / "ttft.png",
@@ -25,9 +22,19 @@ rule figures:
             caption="../report/decode.rst",
             category="Results",
         ),
+        others=[file for file in FIGURES if file.name not in ("ttft.png", "decode.png")],
     log:
         R / "logs" / "figures.log",
     conda:
         "../../envs/pipeline.yaml"
     shell:
-        "$PYTHON $SCRIPTS/figures.py --config-file $CONFIG_FILE > {log} 2> >(tee -a {log} >&2)"
+        '"$PYTHON" "$SCRIPTS/figures.py"'
+        ' --config-file "$CONFIG_FILE"'
+        " --summary {input.summary:q}"
+        " --fits {input.fits:q}"
+        " --rows {input.rows:q}"
+        " --servers {input.servers:q}"
+        " --plan {input.plan:q}"
+        " --compare {input.compare:q}"
+        ' --out-dir "$(dirname {output.ttft:q})"'
+        " > {log:q} 2> >(tee -a {log:q} >&2)"

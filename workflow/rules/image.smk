@@ -4,6 +4,8 @@
 
 rule image:
     """Build or pull the container image and record its digest."""
+    input:
+        before_run,
     output:
         R / "image.json",
     log:
@@ -17,4 +19,7 @@ rule image:
         },
         arguments=CAMPAIGN.image_arguments,
     shell:
-        "$PYTHON $SCRIPTS/image.py {params.arguments:q} --out {output} 2> >(tee {log} >&2)"
+        '"$PYTHON" "$SCRIPTS/image.py"'
+        " {params.arguments:q}"
+        " --out {output:q}"
+        " 2> >(tee {log:q} >&2)"

@@ -1,5 +1,5 @@
 # Measure: one fresh server per length and pass, as published. The job starts its server, measures, stops it.
-# in: prompt, validation   out: a row per request, the server's facts, chunk traces, prefill progress
+# in: prompt, validation, plan   out: a row per request, the server's facts, chunk traces, prefill progress
 # (measure_shared.smk is the variant where one server climbs several rungs.)
 
 
@@ -30,7 +30,10 @@ rule measure:
         # A new repeat or query re-runs its point, which measures only what is missing.
         requests=lambda wildcards: CAMPAIGN.requests(point_of(wildcards)),
     shell:
-        "$PYTHON $SCRIPTS/measure.py"
-        " --config-file $CONFIG_FILE"
-        " --log {log}"
-        " {wildcards.length}/{wildcards.run}"
+        '"$PYTHON" "$SCRIPTS/measure.py"'
+        ' --config-file "$CONFIG_FILE"'
+        ' --plan "$PLAN_FILE"'
+        " --log {log:q}"
+        " --prompts {input.prompt:q}"
+        " --validations {input.validation:q}"
+        " --points {wildcards.length}/{wildcards.run}"

@@ -1,5 +1,5 @@
 # Measure with one server for several rungs (serve.scope pass or campaign, or an external one), short rungs first.
-# in: prompts, validations   out: as in measure.smk, for every rung that the server climbs
+# in: prompts, validations, plan   out: as in measure.smk, for every rung that the server climbs
 
 SHARED = {
     (mode, p if CAMPAIGN.scope == "pass" else None): [
@@ -48,7 +48,10 @@ for (mode, pass_index), points in SHARED.items():
             requests=[CAMPAIGN.requests(point) for point in points],
             points=[point.name for point in points],
         shell:
-            "$PYTHON $SCRIPTS/measure.py"
-            " --config-file $CONFIG_FILE"
-            " --log {log}"
-            " {params.points}"
+            '"$PYTHON" "$SCRIPTS/measure.py"'
+            ' --config-file "$CONFIG_FILE"'
+            ' --plan "$PLAN_FILE"'
+            " --log {log:q}"
+            " --prompts {input.prompts:q}"
+            " --validations {input.validations:q}"
+            " --points {params.points:q}"

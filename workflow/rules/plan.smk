@@ -11,12 +11,13 @@ rule plan:
     conda:
         "../../envs/pipeline.yaml"
     shell:
-        "tee {log} < {input}"
+        "tee {log:q} < {input:q}"
 
 
 rule make_plan:
-    """Reckon the plan, which `snakemake plan` prints."""
+    """Render the plan, which `snakemake plan` prints."""
     input:
+        before_run,
         model=MODEL_FILES,
     output:
         plan=R / "plan.parquet",
@@ -35,9 +36,10 @@ rule make_plan:
     params:
         settings=CAMPAIGN.plan_settings(),
     shell:
-        "$PYTHON $SCRIPTS/plan.py"
-        " --config-file $CONFIG_FILE"
-        " --out {output.plan}"
-        " --text {output.text}"
-        " --figure {output.png}"
-        " 2> >(tee {log} >&2)"
+        '"$PYTHON" "$SCRIPTS/plan.py"'
+        ' --config-file "$CONFIG_FILE"'
+        ' --plan "$PLAN_FILE"'
+        " --out {output.plan:q}"
+        " --text {output.text:q}"
+        " --figure {output.png:q}"
+        " 2> >(tee {log:q} >&2)"

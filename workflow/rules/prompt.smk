@@ -17,10 +17,10 @@ rule prompt:
         tokenizer=CAMPAIGN.tokenizer_arguments,
         corpus=CAMPAIGN.corpus_arguments,
     shell:
-        "$PYTHON $SCRIPTS/prompt.py"
-        " --stream {input.stream}"
+        '"$PYTHON" "$SCRIPTS/prompt.py"'
+        " --stream {input.stream:q}"
         " --shape {params.shape:q}"
         " {params.tokenizer:q}"
         " --length {wildcards.length}"
-        " --out {output}"
-        " 2> >(tee {log} >&2)"
+        " --out {output:q}"
+        " 2> >(tee {log:q} >&2)"

@@ -1,33 +1,44 @@
-# Summary: statistics of the measured rows, a row per mode and length.
-# in: measurements, plan   out: R/summary.parquet, summary.csv, fits.parquet
+# Summary: statistics of the measured rows, a row per mode and length; and all rows in one file each.
+# in: measurements, servers, plan   out: R/summary.parquet, summary.csv, fits.parquet, rows.parquet, servers.parquet
 
 
 rule summary:
     """Mean, sample deviation, CV, min, median and max of every length, with failures and doubts counted."""
     input:
-        rows=outputs_of(CAMPAIGN.points()),
+        rows=lambda wildcards: rows_for(R / "summary.parquet", CAMPAIGN.points()),
+        servers=outputs_of(CAMPAIGN.points(), "servers"),
         plan=R / "plan.parquet",
-        stale=marks.stale_mark(CAMPAIGN),
     output:
         summary=report(
             R / "summary.parquet", caption="../report/summary.rst", category="Results"
         ),
         csv=R / "summary.csv",
         fits=R / "fits.parquet",
+        rows=R / "rows.parquet",
+        servers=R / "servers.parquet",
     log:
         R / "logs" / "summary.log",
     conda:
         "../../envs/pipeline.yaml"
+    params:
+        points=[point.name for point in CAMPAIGN.points()],
     shell:
-        "$PYTHON $SCRIPTS/summary.py --config-file $CONFIG_FILE 2> >(tee {log} >&2)"
+        '"$PYTHON" "$SCRIPTS/summary.py"'
+        ' --config-file "$CONFIG_FILE"'
+        " --rows {input.rows:q}"
+        " --servers {input.servers:q}"
+        " --plan {input.plan:q}"
+        " --out {output.summary:q}"
+        " 2> >(tee {log:q} >&2)"
 
 
 rule length:
     """All passes of one length, summarised: `snakemake results/lengths/4Ki.parquet`."""
     input:
-        rows=lambda wildcards: outputs_of(points_of(wildcards.length)),
+        rows=lambda wildcards: rows_for(
+            R / "lengths" / f"{wildcards.length}.parquet", points_of(wildcards.length)
+        ),
         plan=R / "plan.parquet",
-        stale=marks.stale_mark(CAMPAIGN),
     output:
         R / "lengths" / "{length}.parquet",
     log:
@@ -35,4 +46,10 @@ rule length:
     conda:
         "../../envs/pipeline.yaml"
     shell:
-        "$PYTHON $SCRIPTS/summary.py --config-file $CONFIG_FILE --length {wildcards.length} --out {output} 2> >(tee {log} >&2)"
+        '"$PYTHON" "$SCRIPTS/summary.py"'
+        ' --config-file "$CONFIG_FILE"'
+        " --length {wildcards.length}"
+        " --rows {input.rows:q}"
+        " --plan {input.plan:q}"
+        " --out {output:q}"
+        " 2> >(tee {log:q} >&2)"

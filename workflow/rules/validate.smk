@@ -3,7 +3,7 @@
 
 
 rule validate:
-    """Check one prompt; what is wrong with a bad one stays, and refuses its length when it is to be measured."""
+    """Check one prompt; what is wrong with a bad one is in its row, and fails the points of its length."""
     input:
         R / "prompts" / "{length}.parquet",
     output:
@@ -15,10 +15,9 @@ rule validate:
     params:
         tokenizer=CAMPAIGN.tokenizer_arguments,
     shell:
-        "$PYTHON $SCRIPTS/validate.py"
-        " --prompt {input}"
+        '"$PYTHON" "$SCRIPTS/validate.py"'
+        " --prompt {input:q}"
         " {params.tokenizer:q}"
         " --length {wildcards.length}"
-        " --out {output}"
-        " 2> >(tee {log} >&2)"
-        " || test -s {output}"
+        " --out {output:q}"
+        " 2> >(tee {log:q} >&2)"

@@ -1,10 +1,10 @@
 """The registry of modes: each one is a folder of `longctx.modes`, and every stage loads its own facet from there."""
 
 import importlib
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from longctx.campaign.config import CampaignConfig, ModeConfig
 from longctx.storage.schemas import ModeName, Role
 
 # The order in which modes are named in tables and figures; the first one measures cold prompts.
@@ -36,15 +36,15 @@ class CampaignFacet:
     fills_kv = False
     needs_prefix_caching = False
 
-    def section(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the mode's own section of a configuration, {} where it has none."""
-        section: Mapping[str, Any] = config.get(self.name, {})
+    def section(self, config: CampaignConfig) -> ModeConfig | None:
+        """Return the mode's own section of a configuration, None where it has none."""
+        section: ModeConfig | None = getattr(config, self.name, None)
         return section
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, config: CampaignConfig) -> None:
         """Raise ConfigError where the configuration cannot serve this mode."""
 
-    def requests(self, config: Mapping[str, Any], repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
         """Return the requests that a point must have; `repeats` is the campaign's number of cold requests."""
         raise NotImplementedError
 
@@ -52,15 +52,15 @@ class CampaignFacet:
         """Return how many whole prefills one pass of a point costs that has this many counted requests."""
         return requests
 
-    def suffix_tokens(self, config: Mapping[str, Any]) -> int:
+    def suffix_tokens(self, config: CampaignConfig) -> int:
         """Return how many tokens a request adds to its prompt before the answer."""
         return 0
 
-    def identity(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(self, config: CampaignConfig) -> dict[str, Any]:
         """Return the settings of the mode's own section that change its numbers: part of its recipe's identity."""
         return {}
 
-    def kv_transfer_config(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any] | None:
         """Return vLLM's kv_transfer_config that the mode needs, None where it needs no KV connector."""
         return None
 

@@ -1,7 +1,13 @@
-"""A server recipe and the vLLM command line that it means (0.25.1 and 0.32; older flags are not tried)."""
+"""A server recipe: what a campaign asks of a server (vLLM 0.25.1 and 0.32; older flags are not tried)."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import orjson
+
+from longctx.campaign.config import CampaignConfig
+from longctx.campaign.mode import campaign_facet
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,6 @@ class Recipe:
     served_name: str
     max_model_len: int
     served_aliases: tuple[str, ...] = ()
-    tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
     load_format: str = "auto"
@@ -52,3 +57,47 @@ class Launcher:
 
     kind: str
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_dir: Path | None) -> dict[str, Any]:
+    """Return the fields of a recipe for prompts up to `length` tokens that follow from `serve`, mode and checkpoint."""
+    serve, max_model_len = config.serve, length + config.serve.headroom_tokens
+    needs_caching = config.checkpoint is not None or campaign_facet(mode).needs_prefix_caching
+    versions = {"vllm": serve.vllm_version, "aiter": serve.aiter_version}
+    return serve.model_dump(include=set(Recipe.__dataclass_fields__)) | {
+        "max_model_len": max_model_len,
+        "prefix_caching": serve.prefix_caching or needs_caching,
+        "extra_args": (*serve.extra_args, *_position_override(config, max_model_len)),
+        "versions": {name: version for name, version in versions.items() if version},
+        "env": _server_env(config),
+        "kv_transfer_config": _kv_transfer(config, mode, checkpoint_dir),
+    }
+
+
+def _position_override(config: CampaignConfig, max_model_len: int) -> tuple[str, ...]:
+    """Return a rotary table just long enough for the tiny Llama: it has no limit, and a long one costs gigabytes."""
+    if config.model.source != "synthetic" or config.model.geometry:
+        return ()
+    return ("--hf-overrides", orjson.dumps({"max_position_embeddings": max_model_len}).decode())
+
+
+def _server_env(config: CampaignConfig) -> dict[str, str]:
+    env = dict(config.serve.env)
+    if config.serve.cpu_kv_cache_gib:
+        env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.serve.cpu_kv_cache_gib))
+    if config.checkpoint:
+        # vLLM 0.25.1 finds no block of an earlier process unless both hash alike.
+        env.setdefault("PYTHONHASHSEED", "0")
+    return env
+
+
+def _kv_transfer(config: CampaignConfig, mode: str, checkpoint_dir: Path | None) -> dict[str, Any] | None:
+    connector = campaign_facet(mode).kv_transfer_config(config)
+    if connector is not None or checkpoint_dir is None or config.checkpoint is None:
+        return connector
+    extra = {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": int(config.checkpoint.cpu_gib * 2**30),
+        "secondary_tiers": [{"type": "fs", "root_dir": str(checkpoint_dir)}],
+    }
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}

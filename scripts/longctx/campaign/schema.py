@@ -1,119 +1,165 @@
-"""The configuration's schema: how texts are read, what is refused in one sentence, and the defaults filled in."""
+"""What the models of a configuration share: kinds of values, how texts are read, sentences about mistakes."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import jsonschema
 import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from longctx.errors import ConfigError
-from longctx.resources import SCHEMA_PATH
+from longctx.lengths import parse_length
 
-_KINDS = {
-    "array": "a list", "object": "a section of keys", "integer": "a whole number", "number": "a number",
-    "boolean": "true or false", "string": "a text", "null": "null",
-}  # fmt: skip
-# What YAML reads from a text that stands alone.
-_SCALARS = {"integer", "number", "boolean", "null"}
-
-
-def _finite(types: Any, value: Any) -> bool:
-    """Whether it is a number in JSON, which the jobs read: .inf and .nan would be null there."""
-    return bool(types.is_type(value, "integer")) or (isinstance(value, float) and math.isfinite(value))
-
-
-_TYPES = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", _finite)
-_extended: Any = jsonschema.validators.extend  # jsonschema gives it no types
-_VALIDATOR = _extended(jsonschema.Draft202012Validator, type_checker=_TYPES)
-
-
-def checked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with every default; ConfigError for the first thing that the schema refuses."""
-    schema: dict[str, Any] = yaml.safe_load(SCHEMA_PATH.read_text())
-    given = _as_meant(schema, config)
-    errors = sorted(_VALIDATOR(schema).iter_errors(given), key=lambda e: list(e.path))
-    if errors:
-        raise ConfigError(_sentence(errors[0]))
-    filled: dict[str, Any] = _with_defaults(schema, given)
-    return filled
+# What is said of a value, by pydantic's type of error.
+_FAULTS = {
+    "bool_type": "is not true or false",
+    "dict_type": "is not a mapping",
+    "finite_number": "is not a number",
+    "float_type": "is not a number",
+    "int_type": "is not a whole number",
+    "model_type": "is not a mapping",
+    "string_type": "is not a string",
+    "tuple_type": "is not a list",
+    "enum": "is not one of {expected}",
+    "literal_error": "is not one of {expected}",
+    "greater_than": "is less than or equal to the minimum of {gt:g}",
+    "greater_than_equal": "is less than the minimum of {ge:g}",
+    "less_than_equal": "is greater than the maximum of {le:g}",
+    "string_pattern_mismatch": "does not match {pattern!r}",
+    "string_too_short": "is empty",
+    "too_short": "is empty; give one entry or more",
+}
+_UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 
 
-def _as_meant(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return `value` with its texts as the numbers, truths and nulls that `schema` wants there.
+class Section(BaseModel):
+    """A mapping of the configuration: frozen, unknown keys refused, no value converted except texts."""
 
-    Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as {'cpu_gib': '8'}.
-    """
-    if isinstance(value, Mapping):
-        known, others = schema.get("properties", {}), schema.get("additionalProperties") or {}
-        return {key: _as_meant(known.get(key, others), part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_as_meant(schema.get("items", {}), part) for part in value]
-    kinds = _kinds(schema)
-    if "string" in kinds:
-        if "number" in kinds and _is(value, "number"):
-            return str(value)  # a server's variable is a text: 1 and '1' are one recipe
-        return None if "null" in kinds and value == "null" else value
-    read = _as_yaml(value) if isinstance(value, str) else value
-    return read if any(_is(read, kind) for kind in kinds & _SCALARS) else value
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return a text as the number, truth or null that its field wants.
 
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """The kinds that a part of the schema names; none for a length, whose two ways of writing are read by itself."""
-    if "enum" in schema:
-        return {"null" if choice is None else "string" for choice in schema["enum"]}
-    kinds = schema.get("type", [])
-    return {kinds} if isinstance(kinds, str) else set(kinds)
+        Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as '8'.
+        """
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        if kinds & {str, Literal}:
+            return None if value == "null" and NoneType in kinds else value
+        scalar = _read_yaml(value) if isinstance(value, str) else value
+        if isinstance(scalar, float) and scalar.is_integer() and int in kinds:
+            return int(scalar)
+        wanted = (kinds | {int} if float in kinds else kinds) & {int, float, bool, NoneType}
+        return scalar if type(scalar) in wanted else value
 
-
-def _is(value: Any, kind: str) -> bool:
-    return bool(_TYPES.is_type(value, kind))
+    def plain(self, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return the section as JSON has it: defaults filled in, keys in the order of the schema, no absent length."""
+        return self.model_dump(mode="json", by_alias=True, exclude=set(exclude))
 
 
-def _as_yaml(text: str) -> Any:
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types that an annotation allows; Literal, tuple and dict stand without their arguments."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, get_args(annotation)))
+    return _kinds(get_args(annotation)[0]) if origin is Annotated else {origin or annotation}
+
+
+def _read_yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return text
 
 
-def _with_defaults(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return `value` with every default of `schema` filled in, recursively."""
-    if not isinstance(value, dict) or "properties" not in schema:
-        return value
-    filled = {}
-    for key, part in schema["properties"].items():
-        if key in value:
-            filled[key] = _with_defaults(part, value[key])
-        elif "default" in part:
-            filled[key] = _with_defaults(part, part["default"])
-    return filled
+def _check_length(value: Any) -> Any:
+    try:
+        parse_length(value)
+    except ConfigError:
+        raise PydanticCustomError("length", "is not a length; write tokens as 4096, 4Ki or 2Mi") from None
+    return value
 
 
-def _sentence(error: jsonschema.ValidationError) -> str:
-    """Say a schema violation in one sentence that starts with the path of the key."""
-    path = ".".join(str(part) for part in error.absolute_path)
-    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    where = f"config key {path}" if path else "config"
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(schema.get("properties", {}))
-        unknown = [f"{path}.{key}" if path else key for key in error.instance if key not in known]
-        return f"config key {', '.join(unknown)}: unknown; known here: {', '.join(known)}"
-    if error.validator == "required":
-        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
-    if error.validator in ("anyOf", "pattern") and schema.get("title") == "length":
-        return f"{where}: {error.instance!r} is not a length; write tokens as 4096, 4Ki or 2Mi"
-    said = _wrong_kind(error) if error.validator == "type" else error.message
-    if error.validator == "minItems":
-        said = "is empty; give one entry or more"
-    meaning = schema.get("description", "").rstrip(".")
-    return f"{where}: {said}" + (f" ({meaning})" if meaning else "")
+def _check_only(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    check(value)
+    return value
 
 
-def _wrong_kind(error: jsonschema.ValidationError) -> str:
-    """Say what kind of value is wanted, and how a single one becomes a list."""
-    wanted: Any = error.validator_value
-    kinds = [wanted] if isinstance(wanted, str) else list(wanted)
-    said = f"{error.instance!r} is not {' or '.join(_KINDS[kind] for kind in kinds)}"
-    single = isinstance(error.instance, (str, int, float)) and not isinstance(error.instance, bool)
-    return f"{said}; write [{error.instance}]" if kinds == ["array"] and single else said
+def _number_to_text(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return str(value) if is_number else value
+
+
+_AS_WRITTEN = WrapValidator(_check_only), PlainSerializer(lambda value: value)  # 8 and 8.0 have two hashes
+Number = Annotated[float, *_AS_WRITTEN]
+NonNegative = Annotated[float, Field(ge=0), *_AS_WRITTEN]
+Positive = Annotated[float, Field(gt=0), *_AS_WRITTEN]
+Share = Annotated[float, Field(gt=0, le=1), *_AS_WRITTEN]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+# A server's variable is a text: 1 and '1' are one recipe.
+Variables = dict[str, Annotated[str, BeforeValidator(_number_to_text)]]
+_JsonLength = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern="^[0-9]+(Ki|Mi|Gi)?$")]
+_AS_LENGTH = PlainValidator(_check_length, json_schema_input_type=_JsonLength)
+Length = Annotated[int | str, _AS_LENGTH]
+# A ladder's keys that are absent stay out of what is saved.
+LadderEnd = Annotated[int | str | None, _AS_LENGTH, Field(exclude_if=lambda end: end is None)]
+Lengths = Annotated[tuple[Length, ...], Field(strict=False, min_length=1, exclude_if=lambda lengths: not lengths)]
+
+
+def first_mistake(error: ValidationError, model: type[Section]) -> str:
+    """Return one sentence about a mistake in a configuration, of unknown keys first. It starts with the key's path."""
+    problems = error.errors(include_url=False)
+    first = next((problem for problem in problems if problem["type"] in _UNKNOWN_KEY), problems[0])
+    *parents, key = map(str, first["loc"])
+    section, field = _locate(model, first["loc"])
+    if first["type"] in _UNKNOWN_KEY:
+        beside = [p["loc"] for p in problems if p["type"] in _UNKNOWN_KEY and p["loc"][:-1] == first["loc"][:-1]]
+        unknown = ", ".join(".".join(map(str, path)) for path in beside)
+        known = ", ".join(field.alias or name for name, field in section.model_fields.items())
+        return f"config key {unknown}: unknown; known here: {known}"
+    if first["type"] == "missing":
+        where = f"config key {'.'.join(parents)}" if parents else "config"
+        return f"{where}: {key!r} is missing"
+    return f"config key {'.'.join([*parents, key])}: {_fault(first, section, field)}"
+
+
+def _locate(model: type[Section], path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo | None]:
+    """Return the innermost section on a path, and its field there."""
+    section, field = model, None
+    for part in path:
+        field = next((field for name, field in section.model_fields.items() if (field.alias or name) == part), None)
+        kinds = _kinds(field.annotation) if field else set()
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+        if inner is None:
+            break
+        section = inner
+    return section, field
+
+
+def _fault(problem: ErrorDetails, section: type[Section], field: FieldInfo | None) -> str:
+    """Say what is wrong with a value, what its key means, and how a single value becomes a list."""
+    kind, value = problem["type"], problem["input"]
+    fault = _FAULTS[kind].format(**problem.get("ctx", {})) if kind in _FAULTS else problem["msg"]
+    if kind != "too_short":
+        fault = f"{value!r} {fault}"
+    if kind.endswith(("_type", "_error")) and field is not None and NoneType in _kinds(field.annotation):
+        fault += " or null"
+    if kind == "tuple_type" and isinstance(value, str | int | float) and not isinstance(value, bool):
+        fault += f"; write [{value}]"
+    meaning = (field and field.description) or section.__doc__ or ""
+    return fault if kind == "length" else f"{fault} ({meaning.rstrip('.')})"

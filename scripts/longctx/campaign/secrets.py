@@ -16,17 +16,17 @@ _VARIABLES = ("env", "build_args")
 def refuse_secrets(config: Mapping[str, Any]) -> None:
     """Raise ConfigError naming the key, never the value, of the first thing in `config` that looks like a secret."""
     for path, value in _leaves(config):
-        why = _why(path, value)
-        if why:
+        if fault := _fault(path, value):
             raise ConfigError(
-                f"config key {'.'.join(path)}: {why} would be written into results and command lines; export it in the"
-                " shell instead (a local server inherits it, container.pass_env and external.api_key_env name it)"
+                f"config key {'.'.join(path)}: {fault} would be written into results and command lines; export it in"
+                " the shell instead (a local server inherits it, container.pass_env and external.api_key_env name it)"
             )
 
 
-def _why(path: tuple[str, ...], value: str) -> str | None:
-    named = len(path) > 1 and path[-2] in _VARIABLES and SECRET_NAME.search(path[-1])
-    if named and len(value) >= SHORTEST_SECRET and not value.isdecimal():
+def _fault(path: tuple[str, ...], value: str) -> str | None:
+    """Say what is secret about a value, None where nothing is."""
+    has_secret_name = len(path) > 1 and path[-2] in _VARIABLES and SECRET_NAME.search(path[-1])
+    if has_secret_name and len(value) >= SHORTEST_SECRET and not value.isdecimal():
         return "a secret"
     if SHAPES.search(value):
         return "what looks like a token"

@@ -1,1 +1,1 @@
-"""What a model's config.json says: layers, bytes, parameters."""
+"""The geometry of a model from its config.json: layers, bytes, parameters, FLOPs."""

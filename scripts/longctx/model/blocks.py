@@ -1,4 +1,4 @@
-"""The parts that layers are made of: mixers (attention, linear attention, Mamba) and feed-forward networks.
+"""The blocks of layers: mixers (attention, linear attention, Mamba) and feed-forward networks.
 
 Parameter formulas follow the reference implementations in Hugging Face transformers (modeling_<model_type>.py) and,
 for Kimi Linear, flash-linear-attention; the tests compare them with the counts of those models. State types and
@@ -6,6 +6,7 @@ shapes follow vLLM (model_executor/layers/mamba/mamba_utils.py).
 """
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from longctx.model.fields import Fields
@@ -14,7 +15,7 @@ from longctx.model.layers import Attention, Layer, State
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A mixer (attention or linear) or a feed-forward part: its parameters and what it caches."""
+    """A mixer (attention or linear) or a feed-forward block: its parameters and what it caches."""
 
     parameters: int
     active: int
@@ -30,7 +31,7 @@ class Block:
 NOTHING = Block(0, 0)
 
 
-def layer_of(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
+def make_layer(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
     return Layer(
         kind=kind,
         count=1,
@@ -47,14 +48,9 @@ def layer_of(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
     )
 
 
-def merge(layers: list[Layer]) -> tuple[Layer, ...]:
-    runs: list[Layer] = []
-    for layer in layers:
-        if runs and replace(runs[-1], count=1) == layer:
-            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
-        else:
-            runs.append(layer)
-    return tuple(runs)
+def merge_equal(layers: list[Layer]) -> tuple[Layer, ...]:
+    """Return the layers with runs of equal ones as one layer each, whose count is the run's length."""
+    return tuple(replace(layer, count=len(list(run))) for layer, run in groupby(layers))
 
 
 def gqa(
@@ -111,7 +107,7 @@ def windows(fields: Fields, layers: int, *, switch: bool = False) -> list[int | 
     used = not switch or fields.flag("use_sliding_window", False)
     kinds = ["sliding_attention"] * layers
     if fields.has("layer_types"):
-        kinds = fields.strings("layer_types", layers, {"full_attention": 0, "sliding_attention": 0})
+        kinds = fields.strings("layer_types", layers, "full_attention", "sliding_attention")
         if "sliding_attention" in kinds and used:
             window = fields.count("sliding_window")
     elif switch and used and window is not None:
@@ -164,21 +160,16 @@ def gdn(fields: Fields, dtype_bytes: int) -> Block:
 
 
 def mamba2(
-    hidden: int,
-    inner: int,
-    heads: int,
-    groups: int,
-    state_size: int,
-    kernel: int,
-    dtype_bytes: int,
-    *,
-    conv_bias: bool,
-    bias: bool = False,
-    norm: bool = True,
-    recurrent_bytes: int | None = None,
+    fields: Fields, names: str, inner: int, dtype_bytes: int, *, norm: bool = True, recurrent_bytes: int | None = None
 ) -> Block:
-    """Mamba-2 mixer: input and output projection, convolution, dt_bias, A and D per head, a gated norm."""
-    conv = inner + 2 * groups * state_size
+    """Mamba-2 mixer: input and output projection, convolution, dt_bias, A and D per head, a gated norm.
+
+    `names`: the fields of heads, groups, state size, kernel, bias of the convolution, bias of the projections.
+    """
+    *sizes, conv_bias_name, bias_name = names.split()
+    heads, groups, state_size, kernel = (fields.count(name) for name in sizes)
+    conv_bias, bias = fields.flag(conv_bias_name, True), fields.flag(bias_name, False)
+    hidden, conv = fields.count("hidden_size"), inner + 2 * groups * state_size
     parameters = hidden * (inner + conv + heads) + conv * (kernel + conv_bias) + 3 * heads + inner * hidden
     parameters += inner * norm + (inner + conv + heads + hidden) * bias
     state = State("mamba2", conv * (kernel - 1), inner * state_size, dtype_bytes, recurrent_bytes or dtype_bytes)
@@ -216,19 +207,19 @@ def moe(
     matrices: int = 3,
     expert_bias: bool = False,
 ) -> Block:
-    """Routed experts of width `inner`, a shared one of width `shared`, a router; `extra` router parameters."""
+    """Return routed experts of width `inner`, a shared one of width `shared`, and a router with `extra` parameters."""
     hidden = fields.count("hidden_size")
     if used > experts:
         raise fields.fail("num_experts_per_tok", f"is {used}", f"there are only {experts} experts")
-    one = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * expert_bias
+    expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * expert_bias
     router = hidden * experts + extra
     always = router + matrices * hidden * shared
     return Block(
-        experts * one + always,
-        used * one + always,
+        experts * expert + always,
+        used * expert + always,
         replicated=router,
-        experts=experts * one,
-        experts_active=used * one,
+        experts=experts * expert,
+        experts_active=used * expert,
         width=(matrices - 1) * (used * inner + shared),
         sharded_widths=(inner, shared) if shared else (inner,),
     )

@@ -1,13 +1,13 @@
 """From a config.json to layers, one builder per family of softmax-attention models; the others are in `hybrids`.
 
-A size that transformers' class would take from a default of its own is asked of the file, except where released
-files rely on it (_CLASS_DEFAULTS). A field that a family's builder did not read but that sounds of sizes is refused.
+A size that transformers' class would take from a default of its own must be in the file, except where released files
+rely on it (CLASS_DEFAULTS). A field that a family's builder did not read but whose name suggests a size is refused.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from longctx.model.blocks import Block, biases, dense, gdn, gqa, layer_of, mla, moe, windows
+from longctx.model.blocks import Block, biases, dense, gdn, gqa, make_layer, mla, moe, windows
 from longctx.model.fields import Fields
 from longctx.model.hybrids import HYBRIDS, deepseek_ffns
 from longctx.model.layers import Layer
@@ -23,12 +23,13 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _by_window(
-    f: Fields, options: dict[str, Any], seen: list[int | None], ffns: list[Block], norms: int
+def _attention_layers(
+    f: Fields, options: dict[str, Any], sliding: list[int | None], ffns: list[Block], norms: int
 ) -> list[Layer]:
+    """Return a layer per entry of `sliding`: its window in tokens, or None where it sees the whole context."""
     return [
-        layer_of("full" if w is None else "sliding", gqa(f, window=w, **options), ffn, norms)
-        for w, ffn in zip(seen, ffns, strict=True)
+        make_layer("full" if window is None else "sliding", gqa(f, window=window, **options), ffn, norms)
+        for window, ffn in zip(sliding, ffns, strict=True)
     ]
 
 
@@ -50,17 +51,17 @@ def _dense(f: Fields, dtype_bytes: int) -> list[Layer]:
     if model_type == "mistral":
         f.present("sliding_window")  # absent is 4096 to transformers, null is none
     if model_type == "olmo3":
-        f.strings("layer_types", n, {"full_attention": 0, "sliding_attention": 0})
-    seen = windows(f, n, switch=model_type in ("qwen2", "qwen3"))
+        f.strings("layer_types", n, "full_attention", "sliding_attention")
+    sliding = windows(f, n, switch=model_type in ("qwen2", "qwen3"))
     has_bias = model_type in ("llama", "seed_oss") and f.flag("mlp_bias", False)
     ffn = dense(f, f.count("intermediate_size"), biases=has_bias)
-    return _by_window(f, _DENSE[model_type](f), seen, [ffn] * n, 2 * hidden)
+    return _attention_layers(f, _DENSE[model_type](f), sliding, [ffn] * n, 2 * hidden)
 
 
 def _mixtral(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
     ffn = moe(f, f.count("num_local_experts"), f.count("num_experts_per_tok"), f.count("intermediate_size"))
-    return _by_window(f, {}, windows(f, n), [ffn] * n, 2 * hidden)
+    return _attention_layers(f, {}, windows(f, n), [ffn] * n, 2 * hidden)
 
 
 def _gemma(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -68,23 +69,23 @@ def _gemma(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden, window = f.count("num_hidden_layers"), f.count("hidden_size"), f.count("sliding_window")
     is_gemma2 = f.get("model_type") == "gemma2"
     if f.has("layer_types"):
-        seen = windows(f, n)
+        sliding = windows(f, n)
         f.skip("sliding_window_pattern", "_sliding_window_pattern")
     else:
         period = 2 if is_gemma2 else f.count("sliding_window_pattern", "_sliding_window_pattern")
-        seen = [window if (i + 1) % period else None for i in range(n)]
+        sliding = [window if (i + 1) % period else None for i in range(n)]
     options = {**biases(f), "qk_norm": "" if is_gemma2 else "head", "own_dim": True}
-    return _by_window(f, options, seen, [dense(f, f.count("intermediate_size"))] * n, 4 * hidden)
+    return _attention_layers(f, options, sliding, [dense(f, f.count("intermediate_size"))] * n, 4 * hidden)
 
 
 def _qwen_moe(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden, is_qwen2 = f.count("num_hidden_layers"), f.count("hidden_size"), f.get("model_type") == "qwen2_moe"
     options = {"qkv_bias": f.flag("qkv_bias", True)} if is_qwen2 else {**biases(f), "qk_norm": "head"}
-    return _by_window(f, options, windows(f, n, switch=True), qwen_ffns(f, n, shared=is_qwen2), 2 * hidden)
+    return _attention_layers(f, options, windows(f, n, switch=True), qwen_ffns(f, n, shared=is_qwen2), 2 * hidden)
 
 
 def qwen_ffns(f: Fields, layers: int, *, shared: bool) -> list[Block]:
-    """Return Qwen's feed-forward parts: routed experts but in mlp_only_layers and off decoder_sparse_step."""
+    """Return Qwen's feed-forward blocks: routed experts except in mlp_only_layers and off decoder_sparse_step."""
     dense_layers, step = f.items("mlp_only_layers", int, []), f.count("decoder_sparse_step", default=1)
     width = f.count("shared_expert_intermediate_size", at_least=0) if shared else 0
     experts, used = f.count("num_experts", "num_local_experts"), f.count("num_experts_per_tok")
@@ -92,14 +93,14 @@ def qwen_ffns(f: Fields, layers: int, *, shared: bool) -> list[Block]:
     sparse = moe(f, experts, used, f.count("moe_intermediate_size"), shared=width, extra=gate)
     is_dense = [i in dense_layers or (i + 1) % step != 0 for i in range(layers)]
     plain = dense(f, f.count("intermediate_size")) if any(is_dense) else sparse
-    return [plain if alone else sparse for alone in is_dense]
+    return [plain if without_experts else sparse for without_experts in is_dense]
 
 
 def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Qwen3-Next and Qwen3.5: three Gated DeltaNet layers, then one of gated attention."""
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
     if f.has("layer_types"):
-        kinds = f.strings("layer_types", n, {"full_attention": 0, "linear_attention": 0})
+        kinds = f.strings("layer_types", n, "full_attention", "linear_attention")
         f.skip("full_attention_interval")
     else:
         interval = f.count("full_attention_interval")
@@ -113,21 +114,21 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
         ffns = [dense(f, f.count("intermediate_size"))] * n
     else:
         ffns = qwen_ffns(f, n, shared=True)
-    return [layer_of(*mixers[kind], ffn, 2 * hidden) for kind, ffn in zip(kinds, ffns, strict=True)]
+    return [make_layer(*mixers[kind], ffn, 2 * hidden) for kind, ffn in zip(kinds, ffns, strict=True)]
 
 
 def _deepseek(f: Fields, dtype_bytes: int) -> list[Layer]:
     """DeepSeek V2, V3, R1 and Kimi K2: MLA everywhere, routed experts after the first dense layers."""
     f.refuse("index_topk", "DeepSeek's sparse attention")
     n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
-    return [layer_of("mla", mla(f), ffn, norms) for ffn in deepseek_ffns(f, n)]
+    return [make_layer("mla", mla(f), ffn, norms) for ffn in deepseek_ffns(f, n)]
 
 
 def _glm4_moe(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
     norm = "head" if f.flag("use_qk_norm") else ""
     options = {"qkv_bias": f.flag("attention_bias"), "qk_norm": norm}
-    return _by_window(f, options, [None] * n, deepseek_ffns(f, n), 2 * hidden)
+    return _attention_layers(f, options, [None] * n, deepseek_ffns(f, n), 2 * hidden)
 
 
 def _minimax_m2(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -140,7 +141,7 @@ def _minimax_m2(f: Fields, dtype_bytes: int) -> list[Layer]:
     norm = "layer" if f.flag("use_qk_norm", True) else ""
     bias = experts * f.flag("use_routing_bias", True)
     ffn = moe(f, experts, f.count("num_experts_per_tok"), f.count("intermediate_size"), extra=bias)
-    return _by_window(f, {"qk_norm": norm, "own_dim": True}, [None] * n, [ffn] * n, 2 * hidden)
+    return _attention_layers(f, {"qk_norm": norm, "own_dim": True}, [None] * n, [ffn] * n, 2 * hidden)
 
 
 def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -148,7 +149,7 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
     chunk = f.count("attention_chunk_size")
     if f.has("layer_types"):
-        kinds = f.strings("layer_types", n, {"full_attention": 0, "chunked_attention": 0})
+        kinds = f.strings("layer_types", n, "full_attention", "chunked_attention")
         chunked = [kind == "chunked_attention" for kind in kinds]
     elif rope_layers := f.items("no_rope_layers", int, []):
         chunked = [bool(rope) for rope in rope_layers]
@@ -164,23 +165,17 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
     local = gqa(f, window=chunk, chunked=True, own_dim=True)
     mixers = {True: ("chunked", local), False: ("full", gqa(f, own_dim=True))}
     f.skip("intermediate_size_mlp", "no_rope_layers", "no_rope_layer_interval")
-    return [layer_of(*mixers[part], sparse if i in routed else plain, norms) for i, part in enumerate(chunked)]
+    return [make_layer(*mixers[part], sparse if i in routed else plain, norms) for i, part in enumerate(chunked)]
 
 
 def _gpt_oss(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms, experts = f.count("num_hidden_layers"), 2 * f.count("hidden_size"), f.count("num_local_experts")
-    f.strings("layer_types", n, {"full_attention": 0, "sliding_attention": 0})
-    ffn = moe(
-        f,
-        experts,
-        f.count("num_experts_per_tok", "experts_per_token"),
-        f.count("intermediate_size"),
-        extra=experts,
-        expert_bias=True,
-    )
+    f.strings("layer_types", n, "full_attention", "sliding_attention")
+    used = f.count("num_experts_per_tok", "experts_per_token")
+    ffn = moe(f, experts, used, f.count("intermediate_size"), extra=experts, expert_bias=True)
     bias = f.flag("attention_bias", True)
     options = {"qkv_bias": bias, "out_bias": bias, "sinks": True, "own_dim": True}
-    return _by_window(f, options, windows(f, n), [ffn] * n, norms)
+    return _attention_layers(f, options, windows(f, n), [ffn] * n, norms)
 
 
 _Builder = Callable[[Fields, int], list[Layer]]

@@ -1,5 +1,6 @@
-"""Strict access to a config.json: each read names its field, nothing absent turns into a number, and a field that
-nobody read but that sounds of sizes is an error: the planner would be guessing that it changes nothing.
+"""Strict access to a config.json: each read names its field, and nothing absent turns into a number.
+
+A field that nobody read is an error if its name suggests a size: the planner would guess that it changes nothing.
 """
 
 import re
@@ -21,7 +22,7 @@ _SIZES = re.compile(
 _NO_SIZE = re.compile(
     r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|^longctx_"
 )
-# Fields of released configurations that change neither memory nor work, or repeat what others say.
+# Fields of released configurations that change neither memory nor work, or repeat other fields.
 _HARMLESS = {
     "_attn_implementation_autoset", "attn_temperature_tuning", "chunk_size", "ep_size", "expand", "experts_per_token",
     "head_dim", "intermediate_size", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp",
@@ -40,7 +41,7 @@ class Fields:
     values: Mapping[str, Any]
     name: str
     where: str = ""
-    seen: set[str] = field(default_factory=set, compare=False)
+    read: set[str] = field(default_factory=set, compare=False)
 
     def fail(self, field: str, problem: str, remedy: str) -> GeometryError:
         """Return the error, to be raised, that names model and field."""
@@ -60,8 +61,8 @@ class Fields:
             raise self.fail(name, f"is {value!r}", "it must be true or false")
         return value
 
-    def strings(self, name: str, length: int, allowed: Mapping[str, Any]) -> list[str]:
-        """Return a list of `length` strings, each a key of `allowed`."""
+    def strings(self, name: str, length: int, *allowed: str) -> list[str]:
+        """Return a list of `length` strings, each one of `allowed`."""
         value = self.get(name)
         if not isinstance(value, list) or len(value) != length:
             raise self.fail(name, "is not a list of one entry per layer", f"give {length} entries")
@@ -85,7 +86,7 @@ class Fields:
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return the first of `names` that is there and not null, else `default`, else GeometryError."""
-        self.seen.update(names)
+        self.read.update(names)
         for name in names:
             if self.values.get(name) is not None:
                 return self.values[name]
@@ -95,18 +96,18 @@ class Fields:
 
     def present(self, name: str) -> Any:
         """Return what `name` is, null too; GeometryError if the key is absent, which means another size than null."""
-        self.seen.add(name)
+        self.read.add(name)
         if name not in self.values:
             raise self.fail(name, "is missing", "add it as the model's own config.json has it, null included")
         return self.values[name]
 
     def has(self, name: str) -> bool:
-        self.seen.add(name)
+        self.read.add(name)
         return self.values.get(name) is not None
 
     def skip(self, *names: str) -> None:
-        """Note fields that say nothing new in this configuration: others decide."""
-        self.seen.update(names)
+        """Count fields as read that change nothing in this configuration: other fields decide."""
+        self.read.update(names)
 
     def inner(self, name: str) -> "Fields":
         """Return the object under `name` as Fields of its own."""
@@ -116,22 +117,20 @@ class Fields:
         return Fields(value, self.name, f"{self.where}{name}.")
 
     def refuse(self, name: str, why: str) -> None:
-        """Raise if `name` is set: a field that changes the geometry in a way nobody taught this planner."""
-        self.seen.add(name)
+        """Raise if `name` is set: a field that changes the geometry in a way that this planner does not know."""
+        self.read.add(name)
         if self.values.get(name):
             raise self.fail(name, f"is {self.values[name]!r}", f"{why}, which the planner does not know")
 
     def refuse_unread(self, model_type: str) -> None:
-        """Raise for a field that no reader of this family asked for, although its name speaks of sizes or layers."""
+        """Raise for a field that no reader of this family read, although its name suggests sizes or layers."""
         for name, value in self.values.items():
-            if not value or isinstance(value, float) or name in self.seen or name in _HARMLESS:
+            if not value or isinstance(value, float) or name in self.read or name in _HARMLESS:
                 continue
             if _SIZES.search(name) and not _NO_SIZE.search(name):
-                said = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
-                remedy = (
-                    f"the planner does not know it in a {model_type}; plan with a copy without it if it changes no size"
-                )
-                raise self.fail(name, f"is {said}", remedy)
+                shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
+                problem = f"is {shown}; the planner does not know it in a {model_type}"
+                raise self.fail(name, problem, "plan with a copy without it if it changes no size")
 
     def dtype_bytes(self) -> int:
         """Return the bytes per parameter as served of the model's dtype (`dtype`, formerly `torch_dtype`)."""

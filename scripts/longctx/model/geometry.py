@@ -1,7 +1,7 @@
-"""What a Hugging Face config.json says about memory and work: KV bytes, constant states, parameters, FLOPs.
+"""Memory and work of a model by its config.json: KV bytes, constant states, parameters, FLOPs.
 
 No weights and no network are needed. A field that is missing, contradictory or unknown is a GeometryError that
-names it; nothing is guessed. The families' own rules are in `longctx.families`.
+names it; nothing is guessed. The families' own rules are in `longctx.model.families` and `hybrids`.
 """
 
 from collections.abc import Iterator
@@ -48,9 +48,9 @@ class Geometry:
 
     @property
     def parameters_active(self) -> int:
-        """Return the parameters that one generated token uses: the output matrix counts, the input table's row not.
+        """Return the parameters that one generated token uses: with the output matrix, without the input table's row.
 
-        DeepSeek's README_WEIGHTS.md counts so (36.6e9 for V3).
+        DeepSeek's README_WEIGHTS.md counts in the same way (36.6e9 for V3).
         """
         return self.layer_parameters_active + (self.head_parameters or self.embedding_parameters) + self.hidden_size
 
@@ -77,14 +77,10 @@ class Geometry:
         return sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
 
     def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
-        """Return the weight bytes of one of `layer`, or those that one token is multiplied with."""
+        """Return the weight bytes of one such layer, or those that one token is multiplied with."""
         experts = layer.parameters_experts_active if active else layer.parameters_experts
         ffn = (layer.parameters_active if active else layer.parameters) - layer.parameters_mixer - experts
         return layer.parameters_mixer * self.stored.mixer + ffn * self.stored.ffn + experts * self.stored.experts
-
-    @property
-    def quantised_weights(self) -> bool:
-        return min(self.stored.mixer, self.stored.ffn, self.stored.experts) < self.dtype_bytes
 
     @property
     def fp8_products(self) -> bool:
@@ -110,18 +106,13 @@ class Geometry:
 
     def kv_bytes(self, tokens: int, kv_dtype: str) -> int:
         """Return the bytes that `tokens` of context occupy, windowed layers included, states and padding not."""
-        elements = 0
-        for layer in self.layers:
-            if layer.attention:
-                elements += layer.count * layer.attention.kv_elements * min(tokens, layer.attention.window or tokens)
+        elements = sum(y.count * y.attention.held_elements(tokens) for y in self.layers if y.attention)
         return elements * self.kv_dtype_bytes(kv_dtype)
 
     def windowed_bytes(self, kv_dtype: str) -> int:
-        """Return what the windowed layers' caches hold at most, whatever the context."""
-        windowed = [y for y in self.layers if y.attention and y.attention.window]
-        return sum(
-            replace(self, layers=(y,)).kv_bytes(y.attention.window or 0, kv_dtype) for y in windowed if y.attention
-        )
+        """Return the most bytes that the windowed layers' caches hold, at any context."""
+        windowed = (y.count * y.attention.windowed_elements for y in self.layers if y.attention)
+        return sum(windowed) * self.kv_dtype_bytes(kv_dtype)
 
     def state_bytes(self) -> int:
         """Return the bytes of all constant states of one sequence (independent of its length)."""
@@ -129,29 +120,9 @@ class Geometry:
 
     def attention_flops(self, tokens: int) -> float:
         """Return the FLOPs of softmax attention in a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
-        return sum(
-            2.0
-            * y.count
-            * y.attention.heads
-            * (y.attention.qk_dim + y.attention.v_dim)
-            * y.attention.seen_pairs(tokens)
-            for y in self.layers
-            if y.attention
-        )
+        return sum(y.count * y.attention.prefill_flops(tokens) for y in self.layers if y.attention)
 
     def linear_flops(self, tokens: int) -> float:
         """Return the FLOPs that grow linearly: 2 per active layer parameter, 4 per recurrent state element."""
         states = sum(y.count * y.state.recurrent_elements for y in self.layers if y.state)
         return tokens * (2.0 * self.layer_parameters_active + 4.0 * states)
-
-    def prefill_flops(self, tokens: int) -> float:
-        """Return attention plus linear FLOPs of a prefill of `tokens`."""
-        return self.attention_flops(tokens) + self.linear_flops(tokens)
-
-    def decode_bytes(self, context: int, kv_dtype: str, weight_bytes: float | None = None) -> float:
-        """Return the bytes moved for one token behind `context` tokens: weights, cache, states read and written.
-
-        `weight_bytes` replaces the computed active weight bytes (a published figure, for instance).
-        """
-        weights = self.active_weight_bytes if weight_bytes is None else weight_bytes
-        return weights + self.kv_bytes(context, kv_dtype) + 2 * self.state_bytes()

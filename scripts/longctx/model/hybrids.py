@@ -2,25 +2,19 @@
 
 from collections.abc import Callable
 
-from longctx.model.blocks import NOTHING, Block, biases, dense, gqa, kda, layer_of, mamba1, mamba2, mla, moe
+from longctx.model.blocks import NOTHING, Block, biases, dense, gqa, kda, make_layer, mamba1, mamba2, mla, moe
 from longctx.model.fields import Fields
 from longctx.model.layers import Layer
 
 
 def deepseek_ffns(f: Fields, layers: int) -> list[Block]:
-    """Return DeepSeek's feed-forward parts: plain in the first layers, then routed experts beside shared ones."""
+    """Return DeepSeek's feed-forward blocks: plain in the first layers, then routed experts beside shared ones."""
     experts = f.count("n_routed_experts", "num_experts")
     inner, shared = f.count("moe_intermediate_size"), f.count("n_shared_experts", "num_shared_experts", at_least=0)
     first, every = f.count("first_k_dense_replace", at_least=0), f.count("moe_layer_freq", default=1)
     correction = experts if f.get("model_type") != "deepseek_v2" else 0  # e_score_correction_bias
-    sparse = moe(
-        f,
-        experts,
-        f.count("num_experts_per_tok", "num_experts_per_token"),
-        inner,
-        shared=shared * inner,
-        extra=correction,
-    )
+    used = f.count("num_experts_per_tok", "num_experts_per_token")
+    sparse = moe(f, experts, used, inner, shared=shared * inner, extra=correction)
     plain = dense(f, f.count("intermediate_size")) if first or every > 1 else sparse
     return [sparse if i >= first and i % every == 0 else plain for i in range(layers)]
 
@@ -32,9 +26,14 @@ def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
         raise linear.fail("full_attn_layers", "and kda_layers do not name each layer once", f"number them 1 to {n}")
     mixers = {True: ("mla", mla(f)), False: ("kda", kda(f, dtype_bytes))}
     norms = 2 * f.count("hidden_size")
-    return [layer_of(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
+    return [make_layer(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
 
 
+# Sizes of layer kinds that a model may not have.
+_NEMOTRON_UNUSED = (
+    "head_dim", "attention_head_dim", "n_routed_experts", "n_shared_experts", "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size", "num_experts_per_tok",
+)  # fmt: skip
 _NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _SAME_KIND = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
 
@@ -43,7 +42,7 @@ def _mamba_kinds(f: Fields, *kinds: str) -> list[str]:
     """Return each layer's kind from the list of them, whose length is the number of layers where no field has it."""
     name = "layers_block_type" if f.has("layers_block_type") else "layer_types"
     n = f.count("num_hidden_layers", default=len(f.items(name, str)))
-    listed = f.strings(name, n, dict.fromkeys([*kinds, *_SAME_KIND]))
+    listed = f.strings(name, n, *kinds, *_SAME_KIND)
     return [_SAME_KIND.get(kind, kind) for kind in listed]
 
 
@@ -62,49 +61,24 @@ def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
     kinds, hidden = _nemotron_kinds(f), f.count("hidden_size")
     inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
     recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
-    mamba = mamba2(
-        hidden,
-        inner,
-        f.count("mamba_num_heads"),
-        f.count("n_groups"),
-        f.count("ssm_state_size"),
-        f.count("conv_kernel"),
-        dtype_bytes,
-        conv_bias=f.flag("use_conv_bias", True),
-        bias=f.flag("use_bias", False),
-        recurrent_bytes=recurrent,
-    )
+    names = "mamba_num_heads n_groups ssm_state_size conv_kernel use_conv_bias use_bias"
+    mamba = mamba2(f, names, inner, dtype_bytes, recurrent_bytes=recurrent)
     builders: dict[str, Callable[[], tuple[str, Block, Block]]] = {
         "mamba": lambda: ("mamba2", mamba, NOTHING),
         "attention": lambda: ("full", gqa(f, own_dim=True), NOTHING),
         "mlp": lambda: ("mlp", NOTHING, dense(f, f.count("intermediate_size"), matrices=2)),
         "moe": lambda: ("moe", NOTHING, _nemotron_moe(f)),
     }
-    f.skip(
-        "head_dim",
-        "attention_head_dim",
-        "n_routed_experts",
-        "n_shared_experts",
-        "moe_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-        "num_experts_per_tok",
-    )
-    parts = {kind: builders[kind]() for kind in dict.fromkeys(kinds)}
-    return [layer_of(*parts[kind], hidden) for kind in kinds]
+    f.skip(*_NEMOTRON_UNUSED)
+    blocks = {kind: builders[kind]() for kind in dict.fromkeys(kinds)}
+    return [make_layer(*blocks[kind], hidden) for kind in kinds]
 
 
 def _nemotron_moe(f: Fields) -> Block:
     experts, shared = f.count("n_routed_experts"), f.count("n_shared_experts", at_least=0)
     width = f.count("moe_shared_expert_intermediate_size") if shared else 0
-    return moe(
-        f,
-        experts,
-        f.count("num_experts_per_tok"),
-        f.count("moe_intermediate_size"),
-        shared=width,
-        extra=experts,
-        matrices=2,
-    )
+    used, inner = f.count("num_experts_per_tok"), f.count("moe_intermediate_size")
+    return moe(f, experts, used, inner, shared=width, extra=experts, matrices=2)
 
 
 def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -115,12 +89,8 @@ def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
     mixers = {True: ("full", gqa(f)), False: ("mamba1", mamba1(f, dtype_bytes))}
     plain = dense(f, inner)
     sparse = moe(f, experts, f.count("num_experts_per_tok"), inner) if experts > 1 else plain
-    return [
-        layer_of(
-            *mixers[i % attention_every == attention_at], sparse if i % sparse_every == sparse_at else plain, norms
-        )
-        for i in range(n)
-    ]
+    ffns = [sparse if i % sparse_every == sparse_at else plain for i in range(n)]
+    return [make_layer(*mixers[i % attention_every == attention_at], ffn, norms) for i, ffn in enumerate(ffns)]
 
 
 def _mamba_n(f: Fields, dtype_bytes: int, inner: int, *, norm: bool = True) -> Block:
@@ -128,18 +98,8 @@ def _mamba_n(f: Fields, dtype_bytes: int, inner: int, *, norm: bool = True) -> B
     heads = f.count("mamba_n_heads")
     if f.get("mamba_d_head", default="auto") != "auto" and heads * f.count("mamba_d_head") != inner:
         raise f.fail("mamba_d_head", f"is {f.get('mamba_d_head')}", f"times mamba_n_heads ({heads}) it must be {inner}")
-    return mamba2(
-        f.count("hidden_size"),
-        inner,
-        heads,
-        f.count("mamba_n_groups"),
-        f.count("mamba_d_state"),
-        f.count("mamba_d_conv"),
-        dtype_bytes,
-        conv_bias=f.flag("mamba_conv_bias", True),
-        bias=f.flag("mamba_proj_bias", False),
-        norm=norm,
-    )
+    names = "mamba_n_heads mamba_n_groups mamba_d_state mamba_d_conv mamba_conv_bias mamba_proj_bias"
+    return mamba2(f, names, inner, dtype_bytes, norm=norm)
 
 
 def _bamba(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -148,7 +108,7 @@ def _bamba(f: Fields, dtype_bytes: int) -> list[Layer]:
     mamba = _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden)
     mixers = {True: ("full", gqa(f, **biases(f))), False: ("mamba2", mamba)}
     ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
-    return [layer_of(*mixers[i in full], ffn, 2 * hidden) for i in range(n)]
+    return [make_layer(*mixers[i in full], ffn, 2 * hidden) for i in range(n)]
 
 
 def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -162,7 +122,7 @@ def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
         ffn = dense(f, shared)
     mixers = {"attention": ("full", gqa(f, mha=True, **biases(f)))}
     mixers["mamba"] = ("mamba2", _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden))
-    return [layer_of(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
+    return [make_layer(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
 
 
 def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -171,8 +131,8 @@ def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
     f.refuse("projectors_bias", "a bias of Mamba's output")
     mamba = _mamba_n(f, dtype_bytes, inner, norm=f.flag("mamba_rms_norm"))
     ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
-    attention = layer_of("full", gqa(f, **biases(f)), NOTHING, 0)
-    return [attention, layer_of("mamba2", mamba, ffn, 2 * hidden)] * f.count("num_hidden_layers")
+    attention = make_layer("full", gqa(f, **biases(f)), NOTHING, 0)
+    return [attention, make_layer("mamba2", mamba, ffn, 2 * hidden)] * f.count("num_hidden_layers")
 
 
 def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -180,18 +140,8 @@ def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
     if heads * f.count("head_dim") != inner:
         raise f.fail("num_heads", f"is {heads}", f"times head_dim ({f.count('head_dim')}) it must be {inner}")
     f.skip("rms_norm")
-    mixer = mamba2(
-        hidden,
-        inner,
-        heads,
-        f.count("n_groups"),
-        f.count("state_size"),
-        f.count("conv_kernel"),
-        dtype_bytes,
-        conv_bias=f.flag("use_conv_bias", True),
-        bias=f.flag("use_bias", False),
-    )
-    return [layer_of("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
+    mixer = mamba2(f, "num_heads n_groups state_size conv_kernel use_conv_bias use_bias", inner, dtype_bytes)
+    return [make_layer("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
 
 
 HYBRIDS: dict[str, Callable[[Fields, int], list[Layer]]] = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 class Attention:
     """Softmax attention of one layer.
 
-    `qk_dim` and `v_dim` are the per-head widths of the prefill; `kv_elements` is what the cache keeps per token
+    `qk_dim` and `v_dim` are the per-head widths of the prefill; `kv_elements` are the cached elements per token
     over all KV heads (MLA: the latent and its rotary part, shared by all heads). `window` is the number of tokens
-    that a query sees (None: all); `chunked` windows start anew instead of sliding.
+    that a query sees (None: all); `chunked` windows start again instead of sliding.
     """
 
     kind: str  # 'mla' or 'gqa' (MHA and MQA are GQA with as many KV heads as heads, or one)
@@ -29,6 +29,19 @@ class Attention:
             chunks, rest = divmod(tokens, self.window)
             return (chunks * self.window**2 + rest**2) / 2
         return self.window * tokens - self.window**2 / 2
+
+    def prefill_flops(self, tokens: int) -> float:
+        """Return the FLOPs of a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
+        return 2.0 * self.heads * (self.qk_dim + self.v_dim) * self.seen_pairs(tokens)
+
+    def held_elements(self, tokens: int) -> int:
+        """Return the cached elements of `tokens` of context."""
+        return self.kv_elements * min(tokens, self.window or tokens)
+
+    @property
+    def windowed_elements(self) -> int:
+        """Return the most cached elements of a windowed layer, 0 of one that sees the whole context."""
+        return self.kv_elements * (self.window or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,7 @@ class Layer:
 
     `parameters_replicated` are those that tensor parallelism copies to each rank (norms, routers, MLA's down
     projections). `parameters_mixer` (attention or linear) and `parameters_experts` (the routed ones) are those that
-    some quantisations treat apart.
+    some quantisations treat separately.
     `width` is the number of activation elements per token that live at once in the layer's widest part,
     `sharded_widths` are the feed-forward widths that tensor parallelism divides.
     """

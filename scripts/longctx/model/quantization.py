@@ -1,8 +1,8 @@
 """How many bytes a quantised checkpoint keeps per parameter, from the config.json's `quantization_config`.
 
-Scales and zero points are counted; what the checkpoint leaves unquantised is counted at the model's dtype, a whole
-kind of part (mixers, feed-forward, experts) as soon as one of its matrices is named, so that weights are rather over-
-than underestimated.
+Scales and zero points are counted. Unquantised matrices are counted at the model's dtype. If the checkpoint names one
+matrix of a kind (mixers, feed-forward, experts) as unquantised, the whole kind counts as such: the estimate is high
+rather than low.
 """
 
 import re
@@ -89,7 +89,7 @@ def _group_bytes(quantisation: Fields) -> float:
 
 
 def _kv_bytes(quantisation: Fields, dtype_bytes: int) -> int:
-    """Return the bytes of a cached element where the server is told `auto`: some checkpoints ask for FP8."""
+    """Return the bytes of a cached element for kv_cache_dtype `auto`: some checkpoints set FP8."""
     if not quantisation.has("kv_cache_scheme"):
         return dtype_bytes
     scheme = quantisation.inner("kv_cache_scheme")

@@ -1,13 +1,14 @@
-"""Read a model's geometry from a config.json, wherever it lies."""
+"""Read a model's geometry from a config.json: a file, the Hugging Face cache, or resources/models."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longctx.errors import GeometryError
-from longctx.model.blocks import merge
+from longctx.model.blocks import merge_equal
 from longctx.model.families import CLASS_DEFAULTS, FAMILIES
 from longctx.model.fields import REQUIRED, Fields
 from longctx.model.geometry import Geometry
@@ -18,8 +19,8 @@ from longctx.resources import MODELS_DIR
 def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     """Read a config.json, a folder with one, a cached Hugging Face model, or one of resources/models.
 
-    The last by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine without the model can plan.
-    `revision` is of a cached model (None: its main branch).
+    Those of resources/models are named by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine
+    without the model can plan. `revision` is of a cached model (None: its main branch).
     """
     path = Path(source).expanduser()
     path = path / "config.json" if path.is_dir() else path
@@ -44,8 +45,16 @@ def _cached_config(model_id: str, revision: str | None) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
-    found = try_to_load_from_cache(model_id, "config.json", revision=revision)
-    return Path(found) if isinstance(found, str) else None
+    path = try_to_load_from_cache(model_id, "config.json", revision=revision)
+    return Path(path) if isinstance(path, str) else None
+
+
+def hub_token() -> str | None:
+    """Return the Hugging Face token: HF_TOKEN of the environment, else the content of ~/hf_token, else None."""
+    if token := os.environ.get("HF_TOKEN"):
+        return token
+    file = Path.home() / "hf_token"
+    return (file.read_text().strip() or None) if file.is_file() else None
 
 
 def _is_model_id(name: str) -> bool:
@@ -74,7 +83,7 @@ _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_nu
 
 
 def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[str, ...]]:
-    """Return the language model's fields, with what a multimodal file says of it outside of `text_config`."""
+    """Return the language model's fields, with those that a multimodal file has outside of `text_config`, and notes."""
     fields = Fields(config, name)
     notes: tuple[str, ...] = ()
     if any(key in config for key in ("text_config", "vision_config", "audio_config")):
@@ -91,13 +100,13 @@ def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[st
 
 
 def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
-    """Return the geometry of a config.json's content; GeometryError names what is missing or unknown."""
+    """Return the geometry of a config.json's content; GeometryError names a missing or unknown field."""
     fields, notes = _text_fields(config, name)
     model_type = fields.text("model_type")
     if model_type not in FAMILIES:
         raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
     dtype_bytes = fields.dtype_bytes()
-    layers = merge(FAMILIES[model_type](fields, dtype_bytes))
+    layers = merge_equal(FAMILIES[model_type](fields, dtype_bytes))
     table = fields.count("vocab_size") * fields.count("hidden_size")
     if any(fields.get(key, default=0) for key in _MTP):
         notes = (*notes, "multi-token-prediction layers are not counted")

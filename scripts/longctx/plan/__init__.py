@@ -1,1 +1,1 @@
-"""What fits, how long it takes, and what the hardware allows; computed, without a GPU."""
+"""The plan: which lengths fit, how long they take, and the bounds of the hardware; computed, without a GPU."""

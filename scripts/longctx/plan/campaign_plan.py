@@ -1,99 +1,115 @@
-"""A campaign's plan: its configuration translated for `plan`, its measured rungs for `forecast`."""
+"""A campaign's plan: its configuration as a `System`, its measured lengths for the forecast, its file."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import COLD_MODE, campaign_facet
 from longctx.campaign.point import Point
-from longctx.errors import GeometryError
+from longctx.errors import ConfigError, DataError, GeometryError, LongctxError
 from longctx.model.geometry import Geometry
-from longctx.model.reader import read_geometry
-from longctx.plan.fit import Settings
-from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+from longctx.model.reader import build_geometry, read_geometry
+from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points
+from longctx.plan.system import Settings, System
+from longctx.prompts.synthetic_model import TINY_LLAMA
 from longctx.resources import ROOT
+from longctx.storage.parquet import read_rows, write_rows
+from longctx.storage.schemas import PLAN, SUMMARY
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """What a campaign is planned with, and its tables.PLAN rows."""
+    """A system and the schemas.PLAN rows of the points that it runs."""
 
-    geometry: Geometry
-    hardware: Hardware | None
-    parallelism: Parallelism
-    settings: Settings
-    lengths: tuple[int, ...]
+    system: System
     rows: tuple[dict[str, Any], ...]
 
+    @property
+    def lengths(self) -> list[int]:
+        """Return the planned lengths in tokens, ascending."""
+        return sorted({row["length"] for row in self.rows})
 
-def measured_ttft(summary_rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Return {length: mean cold TTFT in s} of tables.SUMMARY rows; lengths without a good row are left out."""
-    return {
-        row["length"]: row["ttft_s_mean"]
-        for row in summary_rows
-        if row["mode"] == COLD_MODE and row["ttft_s_mean"] is not None
-    }
+
+def measured_ttft(summary: Path | None) -> dict[int, float]:
+    """Return {length: mean cold TTFT in s} of a summary.parquet, {} without one; lengths without TTFT are left out."""
+    rows = read_rows(summary, SUMMARY) if summary is not None and summary.exists() else []
+    cold = [row for row in rows if row["mode"] == COLD_MODE and row["ttft_s_mean"] is not None]
+    return {row["length"]: row["ttft_s_mean"] for row in cold}
 
 
 def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
     """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
 
-    GeometryError and ConfigError say what the plan cannot be made from.
+    GeometryError and ConfigError name the wrong setting or field.
     """
-    points = [(mode, length) for mode in campaign.modes for length in campaign.lengths(mode)]
-    geometry, hardware = _geometry(campaign), _hardware(campaign)
-    settings, parallelism = _settings(campaign, max(length for _, length in points))
 
     def requests(mode: str, length: int) -> int:
         counted = campaign_facet(mode).counted_roles
         return sum(role in counted for role, _ in campaign.requests(Point(length, 1, mode)))
 
-    rows = plan_points(
-        geometry,
-        hardware,
-        parallelism,
-        points,
-        settings,
-        requests=requests,
-        passes=campaign.passes_of,
-        measured=measured,
-    )
-    lengths = tuple(sorted({length for _, length in points}))
-    return CampaignPlan(geometry, hardware, parallelism, settings, lengths, tuple(rows))
+    system = campaign_system(campaign)
+    points = [(mode, length) for mode in campaign.modes for length in campaign.lengths(mode)]
+    rows = plan_points(system, points, requests=requests, passes=campaign.passes_of, measured=measured)
+    return CampaignPlan(system, tuple(rows))
 
 
-def _geometry(campaign: Campaign) -> Geometry:
-    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
-    model = campaign.raw["model"]
-    of = model["geometry"]
-    if model["source"] == "synthetic":
-        name = read_geometry(ROOT / of).name if of else "a tiny Llama"
-        return replace(read_geometry(campaign.model_path), name=f"{name} (random weights)")
-    if of:
-        return read_geometry(ROOT / of)
+def plan_path(campaign: Campaign) -> Path:
+    """Return where `save_plan` writes the plan of this configuration."""
+    return campaign.results / ".config" / f"{campaign.labels['config_hash']}.plan.parquet"
+
+
+def known_plan(campaign: Campaign, path: Path | str, measured: Mapping[int, float]) -> CampaignPlan:
+    """Return the plan of a file that `save_plan` wrote; make it where there is none, or to use `measured`."""
+    rows = PlanTable.read(path).rows
+    return CampaignPlan(campaign_system(campaign), rows) if rows and not measured else plan_campaign(campaign, measured)
+
+
+def save_plan(campaign: Campaign) -> Path | None:
+    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made.
+
+    A file with the same rows keeps its time, so that nothing that depends on it is made again.
+    """
+    path = plan_path(campaign)
     try:
-        return read_geometry(campaign.model_path, model["revision"])
-    except GeometryError as error:
-        raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
+        plan = plan_campaign(campaign)
+    except (GeometryError, ConfigError):
+        return None
+    try:
+        is_current = PlanTable.read(path).rows == plan.rows
+    except DataError:
+        is_current = False
+    if not is_current:
+        write_rows(path, PLAN, plan.rows, {"model": plan.system.geometry.name} | campaign.labels)
+    return path
 
 
-def _hardware(campaign: Campaign) -> Hardware | None:
+def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
+    """Return the plan with forecasts from the campaign's own summary, `plan` itself where that measured no TTFT."""
+    try:
+        measured = measured_ttft(campaign.results / "summary.parquet")
+        return PlanTable(plan_campaign(campaign, measured).rows) if measured else plan
+    except LongctxError:
+        return plan
+
+
+def campaign_system(campaign: Campaign) -> System:
+    """Return the system of a campaign; GeometryError and ConfigError name what is wrong with it."""
     hardware = campaign.raw["hardware"]
-    return load_hardware(hardware["gpu"], hardware["count"]) if hardware else None
-
-
-def _settings(campaign: Campaign, longest: int) -> tuple[Settings, Parallelism]:
+    longest = max(campaign.all_lengths())
     recipe = campaign.recipe(campaign.modes[0], longest)
-    space = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.raw["launcher"] != "external" else None
+    cpu_kv_gib = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.raw["launcher"] != "external" else None
     settings = Settings(
         kv_dtype=recipe.kv_cache_dtype,
         gpu_memory_utilization=recipe.gpu_memory_utilization,
         batched_tokens=recipe.max_num_batched_tokens,
         max_new_tokens=campaign.raw["max_new_tokens"],
         headroom_tokens=recipe.max_model_len - longest,
-        cpu_kv_gib=float(space) if space else None,
+        cpu_kv_gib=float(cpu_kv_gib) if cpu_kv_gib else None,
         aiter_version=recipe.versions.get("aiter"),
         passes=campaign.passes,
         scope=campaign.scope,
@@ -104,4 +120,28 @@ def _settings(campaign: Campaign, longest: int) -> tuple[Settings, Parallelism]:
         decode_context=recipe.decode_context_parallel_size,
         data=recipe.data_parallel_size,
     )
-    return settings, parallelism
+    node = load_hardware(hardware["gpu"], hardware["count"]) if hardware else None
+    return System(_geometry(campaign), node, parallelism, settings)
+
+
+def _geometry(campaign: Campaign) -> Geometry:
+    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
+    model = campaign.raw["model"]
+    if model["source"] == "synthetic":
+        return _synthetic_geometry(campaign)
+    if model["geometry"]:
+        return read_geometry(ROOT / model["geometry"])
+    try:
+        return read_geometry(campaign.model_path, model["revision"])
+    except GeometryError as error:
+        raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
+
+
+def _synthetic_geometry(campaign: Campaign) -> Geometry:
+    """Return the geometry of the model that rule `model` makes from the same arguments, made already or not."""
+    option, value = campaign.model_arguments
+    if option == "--from-config":
+        geometry = read_geometry(value)
+    else:
+        geometry = build_geometry(TINY_LLAMA | json.loads(value), "a tiny Llama")
+    return replace(geometry, name=f"{geometry.name} (random weights)")

@@ -1,7 +1,7 @@
-"""What a GPU can do at best, and how a model is spread over several of them."""
+"""GPUs with their peak rates, and how a model is spread over several of them."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from longctx.resources import GPUS_CSV
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """`count` GPUs of one kind; every other figure is per GPU: bytes, bytes/s, dense FLOP/s (fp8 None: no units)."""
+    """`count` GPUs of one kind. The other fields are per GPU; FLOP/s are dense, fp8_flops None without FP8 units."""
 
     name: str
     count: int
@@ -39,7 +39,7 @@ class Parallelism:
         if self.tensor % self.decode_context:
             raise ConfigError(
                 f"decode_context_parallel_size: {self.decode_context} does not divide tensor_parallel_size"
-                f" {self.tensor}; DCP reuses the TP ranks"
+                f" {self.tensor}; DCP shares the TP ranks"
             )
 
     @property
@@ -49,12 +49,12 @@ class Parallelism:
 
     @property
     def label(self) -> str:
-        parts = (("TP", self.tensor), ("PP", self.pipeline), ("DCP", self.decode_context), ("DP", self.data))
-        return " ".join(f"{name}{size}" for name, size in parts if size > 1) or "1 GPU"
+        sizes = (("TP", self.tensor), ("PP", self.pipeline), ("DCP", self.decode_context), ("DP", self.data))
+        return " ".join(f"{name}{size}" for name, size in sizes if size > 1) or "1 GPU"
 
 
 def read_gpus(path: Path = GPUS_CSV) -> list[Hardware]:
-    """Return every GPU of the table, count 1; ConfigError names the line that is wrong."""
+    """Return every GPU of the table with count 1; ConfigError names the wrong value."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     except OSError as error:
@@ -87,21 +87,12 @@ def _gpu(row: dict[str, str], path: Path) -> Hardware:
 
 
 def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:
-    """Return `count` GPUs called `name` (case does not matter); ConfigError lists the known ones."""
+    """Return `count` GPUs called `name` (case does not matter); ConfigError lists the known names."""
     if count < 1:
         raise ConfigError(f"hardware.count: is {count}; it must be 1 or more")
     gpus = read_gpus(path)
     for gpu in gpus:
         if gpu.name.lower() == name.lower():
-            return Hardware(
-                gpu.name,
-                count,
-                gpu.hbm_bytes,
-                gpu.hbm_bytes_per_s,
-                gpu.bf16_flops,
-                gpu.fp8_flops,
-                gpu.vendor,
-                gpu.source,
-            )
+            return replace(gpu, count=count)
     known = ", ".join(gpu.name for gpu in gpus)
     raise ConfigError(f"hardware.gpu: {name!r} is not in {path.name}; known are {known}, or add a line to it")

@@ -1,69 +1,118 @@
-"""What a run's hardware allows: out of its own summary, or from what a published table says of its system."""
+"""Published tables: the system that their notes describe, its bounds, and their TTFT curves."""
 
-from collections.abc import Iterable, Mapping
+import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 
-from longctx.errors import ConfigError, DataError, GeometryError
-from longctx.model.geometry import Geometry
-from longctx.model.reader import read_geometry
-from longctx.plan.bounds import Limit, decode_bound_tok_s, ttft_bound_s
-from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+import numpy as np
 
-# Of a published table: `model` as geometry.read_geometry takes it, `hardware` a GPU of resources/hardware/gpus.csv.
+from longctx.campaign.mode import COLD_MODE
+from longctx.errors import ConfigError, DataError, GeometryError
+from longctx.model.reader import read_geometry
+from longctx.plan.hardware import Hardware, Parallelism, load_hardware
+from longctx.plan.system import Settings, System
+from longctx.resources import RESOURCES
+
+# Of a published table: `model` as reader.read_geometry takes it, `hardware` a GPU of resources/hardware/gpus.csv.
 NOTES = ("model", "hardware", "tensor_parallel_size", "kv_cache_dtype")
+# The shipped curves: file and TTFT column. The file's notes describe the system.
+_REFERENCES = (("mi355x-published.csv", "ttft_s_mean"), ("h200-probe.csv", "ttft_client_s"))
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """One replica of a model on as many GPUs as it has ranks."""
+class Limit:
+    """Least TTFT in s and most decode throughput in tokens/s at one prompt length; None where it isn't known."""
 
-    geometry: Geometry
-    hardware: Hardware
-    parallelism: Parallelism
-    kv_dtype: str
-
-    def ttft_bound_s(self, tokens: int) -> float:
-        return ttft_bound_s(self.geometry, self.hardware, self.parallelism, tokens, self.kv_dtype)
-
-    def decode_bound_tok_s(self, context: int) -> float:
-        return decode_bound_tok_s(self.geometry, self.hardware, self.parallelism, context, self.kv_dtype)
+    ttft_s: float | None
+    decode_tok_s: float | None
 
 
 def notes(lines: Iterable[str]) -> dict[str, str]:
-    """Return what the comments of a table say, '# key: text'."""
-    found = (line.lstrip("# ").partition(":") for line in lines if line.startswith("#"))
-    return {key: text.strip() for key, colon, text in found if colon}
+    """Return the comments '# key: text' of a table as {key: text}."""
+    comments = (line.lstrip("# ").partition(":") for line in lines if line.startswith("#"))
+    return {key: text.strip() for key, colon, text in comments if colon}
 
 
-def system(said: Mapping[str, str], path: Path) -> System | None:
+def system(table_notes: Mapping[str, str], path: Path) -> System | None:
     """Return the system that a table's notes describe, None without all of NOTES; DataError for a wrong one."""
-    if not all(said.get(note) for note in NOTES):
+    if not all(table_notes.get(note) for note in NOTES):
         return None
-    tensor = said["tensor_parallel_size"]
+    tensor = table_notes["tensor_parallel_size"]
     if not (tensor.isdecimal() and int(tensor)):
         raise DataError(f"{path}: tensor_parallel_size is {tensor!r}, not a number of GPUs")
     split = Parallelism(tensor=int(tensor))
     try:
-        geometry, hardware = read_geometry(said["model"]), load_hardware(said["hardware"], split.gpus)
-        geometry.kv_dtype_bytes(said["kv_cache_dtype"])  # an unknown one is told here
+        geometry, hardware = read_geometry(table_notes["model"]), load_hardware(table_notes["hardware"], split.gpus)
+        geometry.kv_dtype_bytes(table_notes["kv_cache_dtype"])  # raises for an unknown one
+        return System(geometry, hardware, split, Settings(table_notes["kv_cache_dtype"]))
     except (ConfigError, GeometryError) as error:
         raise DataError(f"{path}: {error}") from error
-    return System(geometry, hardware, split, said["kv_cache_dtype"])
 
 
-def system_limits(known: System, lengths: Iterable[int], prefilled: int) -> dict[int, Limit]:
+def system_limits(system: System, lengths: Iterable[int], prefilled: int) -> dict[int, Limit]:
     """Return a system's limits at `lengths` (tokens) and each doubling between them, for a curve.
 
-    Those of TTFT up to `prefilled`, the longest prompt that was.
+    TTFT has limits up to `prefilled`, the longest prompt that was prefilled.
     """
     return {
-        length: Limit(known.ttft_bound_s(length) if length <= prefilled else None, known.decode_bound_tok_s(length))
+        length: Limit(system.ttft_bound_s(length) if length <= prefilled else None, system.decode_bound_tok_s(length))
         for length in _with_doublings(lengths)
     }
 
 
 def _with_doublings(lengths: Iterable[int]) -> list[int]:
-    known = sorted(lengths)
-    steps = range(known[0].bit_length(), known[-1].bit_length()) if known else ()
-    return sorted({*known, *(1 << step for step in steps)})
+    ascending = sorted(lengths)
+    steps = range(ascending[0].bit_length(), ascending[-1].bit_length()) if ascending else ()
+    return sorted({*ascending, *(1 << step for step in steps)})
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCurve:
+    """A measured TTFT curve of a known system; lengths in tokens ascend."""
+
+    name: str
+    system: System
+    lengths: tuple[int, ...]
+    ttft_s: tuple[float, ...]
+
+    def bound_s(self, tokens: int) -> float:
+        """Return the least TTFT in s that the curve's own system allows."""
+        return self.system.ttft_bound_s(tokens)
+
+    def time_at(self, tokens: int) -> float:
+        """Return seconds, interpolated in log-log; beyond the ends the end's distance to the limit holds."""
+        inside = min(max(tokens, self.lengths[0]), self.lengths[-1])
+        seconds = exp(float(np.interp(log(inside), np.log(self.lengths), np.log(self.ttft_s))))
+        return seconds * self.bound_s(tokens) / self.bound_s(inside)
+
+
+def read_ttft_csv(path: Path, column: str) -> dict[int, float]:
+    """Return {prompt tokens: TTFT in s} of a results CSV with '#' comments; only rows of cold prompts count."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    rows = [row for row in csv.DictReader(lines) if row.get("mode", COLD_MODE) == COLD_MODE]
+    return {int(row["prompt_tokens"]): float(row[column]) for row in rows}
+
+
+def reference_curves() -> list[ReferenceCurve]:
+    """Return the curves of resources/results; DataError for one without the notes that describe its system."""
+    curves = []
+    for file, column in _REFERENCES:
+        path = RESOURCES / "results" / file
+        known = system(notes(path.read_text(encoding="utf-8").splitlines()), path)
+        if known is None:
+            raise DataError(f"{path}: a forecast needs the notes {', '.join(NOTES)}")
+        ttft_s = read_ttft_csv(path, column)
+        curves.append(ReferenceCurve(path.stem, known, tuple(ttft_s), tuple(ttft_s.values())))
+    return curves
+
+
+def nearest_curve(hardware: Hardware, curves: Sequence[ReferenceCurve]) -> ReferenceCurve | None:
+    """Return the curve of the same GPU, else of the same vendor, else the first."""
+
+    def distance(curve: ReferenceCurve) -> tuple[bool, bool]:
+        gpu = curve.system.gpus
+        return gpu.name != hardware.name, gpu.vendor != hardware.vendor
+
+    return min(curves, key=distance, default=None)

@@ -6,10 +6,11 @@ from typing import Any
 
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
-from longctx.plan.bounds import decode_bound_tok_s, ttft_bound_s
-from longctx.plan.fit import Settings, max_context, needed_tokens, sequence_capacity, split_memory
-from longctx.plan.hardware import Hardware, Parallelism
-from longctx.plan.memory import check_parallelism, kv_bytes_per_rank
+from longctx.plan.hardware import Parallelism
+from longctx.plan.memory import check_parallelism
+from longctx.plan.system import System
+
+MAX_GPUS = 64  # of a remedy
 
 
 def splits(geometry: Geometry, gpus: int, node_gpus: int | None = None) -> Iterator[Parallelism]:
@@ -29,94 +30,72 @@ def splits(geometry: Geometry, gpus: int, node_gpus: int | None = None) -> Itera
             yield split
 
 
-def _fits(geometry: Geometry, hardware: Hardware, split: Parallelism, settings: Settings, length: int) -> bool:
-    capacity = sequence_capacity(geometry, hardware, split, settings)
-    return capacity is None or capacity >= needed_tokens(length, settings)
+def _on_gpus(system: System, gpus: int, node_gpus: int | None = None) -> Iterator[System]:
+    """Yield the system on `gpus` of its GPUs, split in every way."""
+    node = replace(system.gpus, count=gpus)
+    for split in splits(system.geometry, gpus, node_gpus):
+        yield replace(system, hardware=node, parallelism=split)
 
 
-def ways_to_fit(
-    geometry: Geometry, hardware: Hardware, parallelism: Parallelism, settings: Settings, length: int
-) -> Iterator[str]:
-    """Yield what would make `length` fit, the smallest change first: precision, parallelism, both, more GPUs."""
-    options = [("", settings)]
-    if geometry.kv_dtype_bytes(settings.kv_dtype) > 1:
-        smaller = replace(settings, kv_dtype="fp8")
-        if _fits(geometry, hardware, parallelism, smaller, length):
+def ways_to_fit(system: System, length: int) -> Iterator[str]:
+    """Yield the changes that make `length` fit, the smallest first: precision, parallelism, both, more GPUs."""
+    candidates = [("", system)]
+    if system.element_bytes > 1:
+        fp8 = system.with_kv_dtype("fp8")
+        if fp8.holds(length):
             yield "kv_cache_dtype fp8"
         else:
-            options.append((" with kv_cache_dtype fp8", smaller))
-    for label, chosen in options:
-        for gpus in [n for n in (hardware.count, *(hardware.count * 2**i for i in range(1, 7))) if n <= 64]:
-            wider = replace(hardware, count=gpus)
-            found = [s for s in splits(geometry, gpus, 8) if _fits(geometry, wider, s, chosen, length)]
-            if found:
-                more = "" if gpus == hardware.count else f" on {gpus} GPUs"
-                yield f"{found[0].label}{more}{label}"
+            candidates.append((" with kv_cache_dtype fp8", fp8))
+    count = system.gpus.count
+    for suffix, candidate in candidates:
+        for gpus in (count * 2**i for i in range(7) if count * 2**i <= MAX_GPUS):
+            fitting = next((wider for wider in _on_gpus(candidate, gpus, 8) if wider.holds(length)), None)
+            if fitting is not None:
+                yield f"{fitting.parallelism.label}{'' if gpus == count else f' on {gpus} GPUs'}{suffix}"
                 break
 
 
-def hold_table(
-    geometry: Geometry, hardware: Hardware, settings: Settings, kv_dtypes: Sequence[str] = ("bfloat16", "fp8")
-) -> list[dict[str, Any]]:
+def hold_table(system: System, kv_dtypes: Sequence[str] = ("bfloat16", "fp8")) -> list[dict[str, Any]]:
     """Return how long a context the node holds for each split of all its GPUs and each precision.
 
     Keys: parallelism (label), kv_dtype, weight_bytes_per_rank, kv_bytes (left per rank, may be negative),
     max_context (tokens, None: not limited by memory), decode_bound_tok_s and ttft_bound_s at that context.
     """
-    return [
-        _hold_row(geometry, hardware, split, replace(settings, kv_dtype=kv_dtype))
-        for split in splits(geometry, hardware.count)
-        for kv_dtype in kv_dtypes
-    ]
+    rows = []
+    for split in _on_gpus(system, system.gpus.count):
+        for candidate in map(split.with_kv_dtype, kv_dtypes):
+            memory, longest = candidate.memory(), candidate.max_context()
+            row = _labels(candidate) | {
+                "weight_bytes_per_rank": memory and memory.weights,
+                "kv_bytes": memory and memory.kv,
+                "max_context": longest,
+            }
+            rows.append(row | (_bounds(candidate, longest) if longest else {}))
+    return rows
 
 
-def _hold_row(geometry: Geometry, hardware: Hardware, split: Parallelism, settings: Settings) -> dict[str, Any]:
-    memory = split_memory(geometry, hardware, split, settings)
-    longest = max_context(geometry, hardware, split, settings)
-    return {
-        "parallelism": split.label,
-        "kv_dtype": settings.kv_dtype,
-        "weight_bytes_per_rank": memory and memory.weights,
-        "kv_bytes": memory and memory.kv,
-        "max_context": longest,
-        **(_limits(geometry, hardware, split, settings, longest) if longest else {}),
-    }
-
-
-def _limits(
-    geometry: Geometry, hardware: Hardware, split: Parallelism, settings: Settings, length: int
-) -> dict[str, float]:
-    return {
-        "decode_bound_tok_s": decode_bound_tok_s(geometry, hardware, split, length, settings.kv_dtype),
-        "ttft_bound_s": ttft_bound_s(geometry, hardware, split, length, settings.kv_dtype),
-    }
-
-
-def nodes_table(
-    geometry: Geometry, node: Hardware, settings: Settings, length: int, max_nodes: int = 16
-) -> list[dict[str, Any]]:
-    """Return, computed and not run, how `length` tokens could be held over nodes of `node.count` GPUs.
+def nodes_table(system: System, length: int, max_nodes: int = 16) -> list[dict[str, Any]]:
+    """Return, computed and not run, how `length` tokens could be held over several of the system's nodes.
 
     Rows for the fewest nodes on which a split fits, and for twice as many; TP and DCP may span nodes. Keys: nodes,
     parallelism, kv_dtype, kv_bytes_per_rank, max_context, decode_bound_tok_s, ttft_bound_s (both at `length`).
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for nodes in (2**i for i in range(max_nodes.bit_length())):
-        if found and nodes > 2 * found[0]["nodes"]:
+        if rows and nodes > 2 * rows[0]["nodes"]:
             break
-        gpus = replace(node, count=node.count * nodes)
-        for split in splits(geometry, gpus.count):
-            longest = max_context(geometry, gpus, split, settings)
+        for candidate in _on_gpus(system, system.gpus.count * nodes):
+            longest = candidate.max_context()
             if longest is None or longest >= length:
-                held = kv_bytes_per_rank(geometry, split, length, settings.kv_dtype)
-                found.append(
-                    {
-                        "nodes": nodes,
-                        "parallelism": split.label,
-                        "kv_dtype": settings.kv_dtype,
-                        "kv_bytes_per_rank": held,
-                        "max_context": longest,
-                        **_limits(geometry, gpus, split, settings, length),
-                    }
-                )
-    return found
+                kv_bytes = candidate.kv_bytes_per_rank(length)
+                row = {"nodes": nodes, "kv_bytes_per_rank": kv_bytes, "max_context": longest}
+                rows.append(row | _labels(candidate) | _bounds(candidate, length))
+    return rows
+
+
+def _labels(system: System) -> dict[str, Any]:
+    return {"parallelism": system.parallelism.label, "kv_dtype": system.settings.kv_dtype}
+
+
+def _bounds(system: System, length: int) -> dict[str, float]:
+    return {"decode_bound_tok_s": system.decode_bound_tok_s(length), "ttft_bound_s": system.ttft_bound_s(length)}

@@ -1,147 +1,138 @@
-"""The plan as text: one table of lengths, one of what the node could hold, and what they rest on."""
+"""The plan as text: a heading, a table of lengths, and a table of contexts that the node could hold."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longctx.lengths import format_length
 from longctx.model.geometry import Geometry
-from longctx.plan.fit import Settings, split_memory
-from longctx.plan.hardware import Hardware, Parallelism
-from longctx.plan.memory import block_tokens
+from longctx.plan.hardware import Hardware
 from longctx.plan.planner import campaign_hours
-from longctx.units import gib, human_seconds, length_name, parameters, rate, size_name
+from longctx.plan.splits import hold_table, nodes_table
+from longctx.plan.system import System
+from longctx.units import human_bytes, human_length, human_parameters, human_seconds, in_gib, in_tok_s
+
+Rows = Sequence[Mapping[str, Any]]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return aligned lines; the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
+def plan_text(system: System, rows: Rows, hold: int | None = None) -> str:
+    """Return all that the plan prints; `hold` adds how nodes like this one could hold so many tokens."""
+    longest = max(row["length"] for row in rows)
+    blocks = [heading(system), [*lengths_table(rows), *position_note(system.geometry, longest)]]
+    if system.hardware is not None:
+        blocks.append(hold_lines(hold_table(system)))
+        if hold:
+            blocks.append(nodes_lines(hold, system.hardware, nodes_table(system, hold)))
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [cells[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells[1:], widths[1:], strict=True))]
+def summary_line(rows: Rows) -> str:
+    """Return which lengths cannot fit and how long the campaign takes, in a few words."""
+    too_long = sorted({row["length"] for row in rows if row["fits"] is False})
+    fitting = f"{', '.join(map(format_length, too_long))} cannot fit" if too_long else "all lengths may run"
+    return f"{fitting}; {_hours_line(rows)}"
 
 
-def heading(geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings) -> list[str]:
-    """Return what is planned and what memory there is, one fact a line."""
-    where = f"{hardware.count} x {hardware.name}, {parallelism.label}" if hardware else "CPU"
+def table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines under the titles of `header`, parted by '|'; only the first column is on the left."""
+    titles = header.split("|")
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = []
+    for cells in (titles, ["-" * width for width in widths], *rows):
+        right = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        lines.append("  ".join([cells[0].ljust(widths[0]), *right]).rstrip())
+    return lines
+
+
+def heading(system: System) -> list[str]:
+    """Return the model, the node and its memory, one fact a line."""
+    geometry, hardware = system.geometry, system.hardware
+    where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
     lines = [
-        f"{geometry.name} on {where}, KV cache {settings.kv_dtype}",
-        f"  parameters {parameters(geometry.parameters_total)}, active {parameters(geometry.parameters_active)};"
-        f" weights {size_name(geometry.weight_bytes)}, active {size_name(geometry.active_weight_bytes)}",
+        f"{geometry.name} on {where}, KV cache {system.settings.kv_dtype}",
+        f"  parameters {human_parameters(geometry.parameters_total)},"
+        f" active {human_parameters(geometry.parameters_active)};"
+        f" weights {human_bytes(geometry.weight_bytes)}, active {human_bytes(geometry.active_weight_bytes)}",
         f"  KV cache {geometry.kv_bytes_per_token('bfloat16'):,} B/token in BF16,"
         f" {geometry.kv_bytes_per_token('fp8'):,} in FP8; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
-        f" block {block_tokens(geometry, parallelism, settings.kv_dtype, cpu=hardware is None)} tokens",
+        f" block {system.block_tokens} tokens",
     ]
-    memory = split_memory(geometry, hardware, parallelism, settings)
+    memory = system.memory()
     if memory is not None and memory.weights is not None:
         lines.append(
-            f"  per GPU: weights {gib(memory.weights)} GiB, workspace {gib(memory.workspace)} GiB (with margin),"
-            f" {gib(max(0, memory.kv))} GiB left for KV cache"
+            f"  per GPU: weights {in_gib(memory.weights)} GiB, workspace {in_gib(memory.workspace)} GiB (with margin),"
+            f" {in_gib(max(0, memory.kv))} GiB left for KV cache"
         )
     elif memory is not None:
-        lines.append(f"  KV cache {gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE)")
-    if bounded := geometry.windowed_bytes("bfloat16"):
+        lines.append(f"  KV cache {in_gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE)")
+    if windowed := geometry.windowed_bytes("bfloat16"):
         lines.append(
-            f"  windowed layers hold at most {size_name(bounded)} more in BF16, {size_name(bounded / 2)} in FP8"
+            f"  windowed layers hold at most {human_bytes(windowed)} more in BF16, {human_bytes(windowed / 2)} in FP8"
         )
     return lines + [f"  note: {note}" for note in geometry.notes]
 
 
 def position_note(geometry: Geometry, longest: int) -> list[str]:
-    """Say where a length is beyond what the model was made for: the times hold, the answers may not."""
+    """Return a note where a length exceeds the model's own limit: the times hold, the answers may not."""
     if geometry.max_position is None or longest <= geometry.max_position:
         return []
     limit = f"{geometry.max_position:,} tokens"
     return [f"note: the model's own limit is {limit} (max_position_embeddings); beyond it only times mean anything"]
 
 
-def lengths_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of tables.PLAN rows, then the reason and remedy of each length that is refused."""
-    header = [
-        "length",
-        "mode",
-        "fits",
-        "KV GiB/rank",
-        "TTFT limit",
-        "TTFT forecast",
-        "likely between",
-        "decode limit tok/s",
-        "hours",
-    ]
-    body = [_length_row(row) for row in rows]
-    refused = [f"{length_name(row['length'])} {row['mode']}: {row['remedy']}" for row in rows if row["reason"]]
-    hours = campaign_hours(rows)
-    total = (
-        f"campaign: {hours:.1f} hours"
-        if hours is not None
-        else "campaign: hours unknown until two lengths are measured"
-    )
+def lengths_table(rows: Rows) -> list[str]:
+    """Return the table of schemas.PLAN rows, then the reason and remedy of each length that is refused."""
+    header = "length|mode|fits|KV GiB/rank|TTFT limit|TTFT forecast|likely between|decode limit tok/s|hours"
+    refused = [f"{human_length(row['length'])} {row['mode']}: {row['remedy']}" for row in rows if row["reason"]]
     sources = sorted({row["est_source"] for row in rows if row["est_source"]})
     note = [f"forecast from: {', '.join(sources)}"] if sources else []
-    return [*table(header, body), *refused, total, *note]
+    return [*table(header, list(map(_length_row, rows))), *refused, _hours_line(rows), *note]
+
+
+def _hours_line(rows: Rows) -> str:
+    hours = campaign_hours(rows)
+    return f"campaign: {'hours unknown until two lengths are measured' if hours is None else f'{hours:.1f} hours'}"
 
 
 def _length_row(row: Mapping[str, Any]) -> list[str]:
     interval = "-"
     if row["est_ttft_s"] is not None:
         interval = f"{human_seconds(row['est_ttft_low_s'])} .. {human_seconds(row['est_ttft_high_s'])}"
-    fits = {None: "?", True: "yes", False: "NO"}[row["fits"]]
     return [
-        length_name(row["length"]),
+        human_length(row["length"]),
         row["mode"],
-        fits,
-        gib(row["kv_bytes_per_rank"]),
+        {None: "?", True: "yes", False: "NO"}[row["fits"]],
+        in_gib(row["kv_bytes_per_rank"]),
         human_seconds(row["ttft_bound_s"]),
         human_seconds(row["est_ttft_s"]),
         interval,
-        rate(row["decode_bound_tok_s"]),
+        in_tok_s(row["decode_bound_tok_s"]),
         "-" if row["est_hours"] is None else f"{row['est_hours']:.2f}",
     ]
 
 
-def hold_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def hold_lines(rows: Rows) -> list[str]:
     """Return the table 'how long a context could this node hold', a line per split and precision."""
-    header = [
-        "split",
-        "KV cache",
-        "weights GiB/GPU",
-        "KV GiB/GPU",
-        "longest prompt",
-        "TTFT limit",
-        "decode limit tok/s",
-    ]
-    body = [
-        [
-            row["parallelism"],
-            row["kv_dtype"],
-            gib(row["weight_bytes_per_rank"]),
-            gib(max(0, row["kv_bytes"])),
-            length_name(row["max_context"]) if row["max_context"] != 0 else "does not fit",
-            human_seconds(row.get("ttft_bound_s")),
-            rate(row.get("decode_bound_tok_s")),
-        ]
-        for row in rows
-    ]
+    header = "split|KV cache|weights GiB/GPU|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
+    body = []
+    for row in rows:
+        longest = human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit"
+        sizes = [in_gib(row["weight_bytes_per_rank"]), in_gib(max(0, row["kv_bytes"]))]
+        body.append([row["parallelism"], row["kv_dtype"], *sizes, longest, *_bound_cells(row)])
     return ["How long a context could this node hold:", *table(header, body)]
 
 
-def nodes_lines(length: int, node: Hardware, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def nodes_lines(length: int, node: Hardware, rows: Rows) -> list[str]:
     """Return the table of multi-node splits that hold `length`, marked as not run."""
-    title = f"Holding {length_name(length)} tokens on nodes of {node.count} x {node.name} (computed, not run):"
+    title = f"Holding {human_length(length)} tokens on nodes of {node.count} x {node.name} (computed, not run):"
     if not rows:
         return [title, "  no split of up to 16 nodes holds it"]
-    header = ["split", "nodes", "KV cache", "KV GiB/GPU", "longest prompt", "TTFT limit", "decode limit tok/s"]
-    body = [
-        [
-            row["parallelism"],
-            str(row["nodes"]),
-            row["kv_dtype"],
-            gib(row["kv_bytes_per_rank"]),
-            length_name(row["max_context"]),
-            human_seconds(row["ttft_bound_s"]),
-            rate(row["decode_bound_tok_s"]),
-        ]
-        for row in rows
-    ]
+    header = "split|nodes|KV cache|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
+    body = []
+    for row in rows:
+        sizes = [in_gib(row["kv_bytes_per_rank"]), human_length(row["max_context"])]
+        body.append([row["parallelism"], str(row["nodes"]), row["kv_dtype"], *sizes, *_bound_cells(row)])
     return [title, *table(header, body)]
+
+
+def _bound_cells(row: Mapping[str, Any]) -> list[str]:
+    return [human_seconds(row.get("ttft_bound_s")), in_tok_s(row.get("decode_bound_tok_s"))]

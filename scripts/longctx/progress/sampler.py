@@ -8,7 +8,7 @@ model t(n) = a·n + b·n², never the share of tokens. All times come from the m
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Self
 
 from longctx.progress.eta import RATE_WINDOW_S, Cost, eta_s
@@ -29,6 +29,7 @@ class PrefillProgress:
     eta_s: float | None = None
 
 
+@dataclass
 class Sampler:
     """Looks at a server about once a second in a thread of its own while a request runs (a context manager).
 
@@ -37,33 +38,28 @@ class Sampler:
     not counted, and the watchdog knows from it that the server has metrics. `observe` is one look, without thread.
     """
 
-    def __init__(
-        self,
-        scrape: Callable[[], Snapshot | None],
-        *,
-        tokens_total: int,
-        capacity_tokens: int | None = None,
-        before: Snapshot | None = None,
-        prior: Cost | None = None,
-        watchdog: Watchdog | None = None,
-        on_sample: Callable[[PrefillProgress], None] | None = None,
-        interval_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._scrape, self._total, self._capacity = scrape, tokens_total, capacity_tokens
-        self._baseline = (before.kv_usage if before else None) or 0.0
-        self._prior, self._watchdog = prior, watchdog
-        if watchdog is not None and before is not None:
-            watchdog.feed(before.activity())
-        self._on_sample, self._interval_s, self._clock = on_sample, interval_s, clock
-        self._start = clock()
-        self._points: list[tuple[float, int]] = []
-        self._stop = threading.Event()
-        self._decoding = False
+    scrape: Callable[[], Snapshot | None]
+    _: KW_ONLY
+    tokens_total: int
+    capacity_tokens: int | None = None
+    before: Snapshot | None = None
+    prior: Cost | None = None
+    watchdog: Watchdog | None = None
+    on_sample: Callable[[PrefillProgress], None] | None = None
+    interval_s: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    _points: list[tuple[float, int]] = field(default_factory=list, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _decoding: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.watchdog is not None and self.before is not None:
+            self.watchdog.feed(self.before.activity())
+        self._start = self.clock()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        self._start = self._clock()
+        self._start = self.clock()
         self._thread.start()
         return self
 
@@ -74,38 +70,39 @@ class Sampler:
     def token_came(self, elapsed_s: float | None = None) -> None:
         """Take note of a token, the first of which ends the prefill (give this to the client as on_token)."""
         self._decoding = True
-        if self._watchdog is not None:
-            self._watchdog.touch()
+        if self.watchdog is not None:
+            self.watchdog.touch()
 
     def _run(self) -> None:
-        while not self._stop.wait(DECODE_INTERVAL_S if self._decoding else self._interval_s):
+        while not self._stop.wait(DECODE_INTERVAL_S if self._decoding else self.interval_s):
             self.observe()
 
     def observe(self) -> PrefillProgress:
         """Take one look now: feed the watchdog, hand what is known to on_sample, and return it."""
-        snapshot = self._scrape()
-        if self._watchdog is not None:
-            self._watchdog.feed(snapshot.activity() if snapshot else None)
-        elapsed_s = self._clock() - self._start
+        snapshot = self.scrape()
+        if self.watchdog is not None:
+            self.watchdog.feed(snapshot.activity() if snapshot else None)
+        elapsed_s = self.clock() - self._start
         if self._decoding:
-            return PrefillProgress(elapsed_s, self._total, self._total, eta_s=0.0)
+            return PrefillProgress(elapsed_s, self.tokens_total, self.tokens_total, eta_s=0.0)
         done = self._tokens_done(snapshot)
         if done and (not self._points or done > self._points[-1][1]):
             self._points.append((elapsed_s, done))
         known = self._points[-1][1] if self._points else done
-        eta = eta_s(self._points, self._total, elapsed_s, self._prior)
-        progress = PrefillProgress(elapsed_s, known, self._total, self._rate(elapsed_s), eta)
-        if self._on_sample is not None:
-            self._on_sample(progress)
+        eta = eta_s(self._points, self.tokens_total, elapsed_s, self.prior)
+        progress = PrefillProgress(elapsed_s, known, self.tokens_total, self._rate(elapsed_s), eta)
+        if self.on_sample is not None:
+            self.on_sample(progress)
         return progress
 
     def _tokens_done(self, snapshot: Snapshot | None) -> int | None:
         if snapshot is None or snapshot.kv_usage is None:
             return None
-        capacity = self._capacity or snapshot.kv_capacity_tokens
+        capacity = self.capacity_tokens or snapshot.kv_capacity_tokens
         if capacity is None:
             return None
-        return min(self._total, max(0, round((snapshot.kv_usage - self._baseline) * capacity)))
+        held_before = (self.before.kv_usage if self.before else None) or 0.0
+        return min(self.tokens_total, max(0, round((snapshot.kv_usage - held_before) * capacity)))
 
     def _rate(self, elapsed_s: float) -> float | None:
         recent = [point for point in self._points[-2:-40:-1] if point[0] >= elapsed_s - RATE_WINDOW_S]

@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,11 @@ def read_status(path: Path | str) -> dict[str, Any] | None:
 def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
     """Write that this process is at work on a campaign, and which of its points are done."""
     with contextlib.suppress(OSError), _changing(path, campaign) as status:
-        known, status["run"] = status["points"], this_process()
-        states = {point: known.get(point, {}) for point in points}
-        kept = {point: entry for point, entry in states.items() if entry.get("state") in ("failed", "interrupted")}
+        ended = {name: at for name, at in status["points"].items() if at.get("state") in ("failed", "interrupted")}
         status["points"] = {
-            point: {"state": "done"} if point in done else kept.get(point, {"state": "waiting"}) for point in points
+            point: {"state": "done"} if point in done else ended.get(point, {"state": "waiting"}) for point in points
         }
+        status["run"] = this_process()
         _settle(status)
 
 
@@ -67,21 +67,18 @@ def _changing(path: Path, campaign: str) -> Iterator[dict[str, Any]]:
             temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
 
 
+@dataclass
 class StatusWriter:
     """Writes one point's part of the status file."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        campaign: str,
-        point: str,
-        expected: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._path, self._campaign, self._point, self._expected = Path(path), campaign, point, tuple(expected)
-        self._clock, self._next = clock, -float("inf")
-        self._fields: dict[str, Any] = this_process()
+    path: Path
+    _: KW_ONLY
+    campaign: str
+    point: str
+    expected: Sequence[str] = ()
+    clock: Callable[[], float] = time.monotonic
+    _next: float = -math.inf
+    _fields: dict[str, Any] = field(default_factory=this_process)
 
     def update(self, **fields: Any) -> None:
         """Change what the point's entry says; a new `phase` is written at once and drops the old phase's numbers."""
@@ -90,8 +87,8 @@ class StatusWriter:
             self._fields = {name: self._fields[name] for name in keep if name in self._fields}
             self._fields["phase_started_at"] = time.time()
         self._fields |= fields
-        if "phase" in fields or self._clock() >= self._next:
-            self._next = self._clock() + SHORTEST_INTERVAL_S
+        if "phase" in fields or self.clock() >= self._next:
+            self._next = self.clock() + SHORTEST_INTERVAL_S
             self._write("running")
 
     def finish(self, state: str, reason: str | None = None) -> None:
@@ -101,12 +98,12 @@ class StatusWriter:
         self._write(state, reason)
 
     def _write(self, state: str, reason: str | None = None) -> None:
-        with contextlib.suppress(OSError), _changing(self._path, self._campaign) as status:
-            if self._expected:  # those that an earlier configuration had are history
+        with contextlib.suppress(OSError), _changing(self.path, self.campaign) as status:
+            if self.expected:  # those that an earlier configuration had are history
                 known = status["points"]
-                status["points"] = {point: known.get(point, {"state": "waiting"}) for point in self._expected}
+                status["points"] = {point: known.get(point, {"state": "waiting"}) for point in self.expected}
             _settle(status)
-            status["points"][self._point] = {"state": state} | ({"reason": reason} if reason else {})
-            status["current"].pop(self._point, None)
+            status["points"][self.point] = {"state": state} | ({"reason": reason} if reason else {})
+            status["current"].pop(self.point, None)
             if state == "running":
-                status["current"][self._point] = self._fields | {"updated_at": time.time()}
+                status["current"][self.point] = self._fields | {"updated_at": time.time()}

@@ -7,14 +7,14 @@ prompts needs neither the tokenizer nor transformers.
 
 import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import orjson
 
 from longctx.errors import PromptError
-from longctx.prompts.shapes import PromptSpec, shape_texts
+from longctx.prompts.shapes import shape_texts
+from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.prompts.variants import question_ids
 from longctx.storage import token_file
@@ -27,13 +27,12 @@ _MAX_FILLER = 64
 _COPIED = ("tokenizer", "tokenizer_fingerprint", "vocab_size", "corpus", "corpus_hash")
 
 
-def _header(tokenizer: "Tokenizer", system: str) -> tuple[list[int], Ids]:
+def _header(tokenizer: Tokenizer, system: str) -> tuple[list[int], Ids]:
     """Return up to N_VARIANTS distinct first ids, and the header's other ids, the same for each."""
     rest = f"\n{system}\n" if system else "\n"
-    known = [text or "" for text in tokenizer.token_texts()]
-    special = tokenizer.special_ids
-    words = [text for i, text in enumerate(known) if i not in special and re.fullmatch(r"[A-Za-z]{3,12}", text)]
-    short = [text for i, text in enumerate(known) if i not in special and re.fullmatch(r"[!-~]{1,2}", text)]
+    texts = [text for i, text in enumerate(tokenizer.token_texts()) if text and i not in tokenizer.special_ids]
+    words = [text for text in texts if re.fullmatch(r"[A-Za-z]{3,12}", text)]
+    short = [text for text in texts if re.fullmatch(r"[!-~]{1,2}", text)]
     firsts: list[int] = []
     rest_ids: Ids | None = None
     for word in itertools.chain(words, short):
@@ -52,7 +51,7 @@ def _header(tokenizer: "Tokenizer", system: str) -> tuple[list[int], Ids]:
     return firsts, rest_ids
 
 
-def seam(tokenizer: "Tokenizer", before: Ids, after: Ids) -> tuple[Ids, int]:
+def seam(tokenizer: Tokenizer, before: Ids, after: Ids) -> tuple[Ids, int]:
     """Return `before` with as few last ids as possible replaced by a filler id, and their number.
 
     The result ends after a whole character, and together with `after` it survives decoding and encoding where any
@@ -77,11 +76,11 @@ def seam(tokenizer: "Tokenizer", before: Ids, after: Ids) -> tuple[Ids, int]:
 
 def build(
     stream_path: Path | str,
-    spec: PromptSpec,
-    tokenizer: "Tokenizer",
+    shape: str,
+    tokenizer: Tokenizer,
     length: int,
     out_path: Path | str,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, str]:
     """Write a prompt of exactly `length` ids and return its metadata.
 
@@ -91,7 +90,7 @@ def build(
     stream = token_file.read_metadata(stream_path)
     if stream.get("tokenizer_fingerprint") != tokenizer.fingerprint:
         raise PromptError(f"{stream_path}: made with another tokenizer than {tokenizer.name}; build it again")
-    system, task = shape_texts(spec, length, token_file.begun_repositories(stream, length))
+    system, task = shape_texts(shape, length, token_file.begun_repositories(stream, length))
     firsts, rest = _header(tokenizer, system)
     header = np.concatenate([np.array(firsts[:1], np.uint32), rest])
     tail = tokenizer.encode(f"\n\n{task}\n") if task else np.empty(0, np.uint32)
@@ -101,7 +100,7 @@ def build(
     if body > int(stream["tokens"]):
         raise PromptError(f"{stream_path}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
     with TokenFileWriter(out_path) as out:
-        filler = _write(out, tokenizer, header, stream_path, body, tail, progress)
+        filler = _write(out, tokenizer, header, Path(stream_path), body, tail, progress)
         numbers = {
             "length": length,
             "header_tokens": len(header),
@@ -110,7 +109,7 @@ def build(
             "cycles": token_file.n_cycles(stream, body),
         }
         out.metadata |= {key: stream[key] for key in _COPIED} | {key: str(n) for key, n in numbers.items()}
-        out.metadata |= {"shape": Path(spec.shape).name, "stream_sha256": stream["sha256"]}
+        out.metadata |= {"shape": Path(shape).name, "stream_sha256": stream["sha256"]}
         out.metadata["first_ids"] = orjson.dumps(firsts).decode()
         out.metadata["question_ids"] = orjson.dumps(question_ids(tokenizer)).decode()
     return out.metadata | {"tokens": str(out.tokens), "sha256": out.sha256}
@@ -118,22 +117,22 @@ def build(
 
 def _write(
     out: TokenFileWriter,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     header: Ids,
-    stream_path: Path | str,
+    stream: Path,
     body: int,
     tail: Ids,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> int:
     """Write header + stream[:body] + tail with a clean seam before the tail; return the filler's length."""
     window = min(body, _WINDOW_TOKENS)
-    before = token_file.read_span(stream_path, body - window, body)
+    before = token_file.read_span(stream, body - window, body)
     if window < _WINDOW_TOKENS:
         before = np.concatenate([header, before])
     before, filler = seam(tokenizer, before, tail)
     if window == _WINDOW_TOKENS:
         out.write(header)
-        for ids in token_file.iter_ids(stream_path, body - window):
+        for ids in token_file.iter_ids(stream, body - window):
             out.write(ids)
             if progress:
                 progress(out.tokens)

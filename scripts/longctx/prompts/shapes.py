@@ -1,6 +1,5 @@
 """Prompt shapes: the texts before and after the corpus."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
 
@@ -9,26 +8,14 @@ from longctx.lengths import format_length
 from longctx.resources import shape_folder
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSpec:
-    """`shape`: 'report', 'plain', or a folder with system.txt and task.txt; `values` adds placeholders of its own.
-
-    Placeholders always there: {tokens} (65536), {length} ('64Ki'), {repositories} (names, comma-separated) and
-    {repository_count}. Write {{ and }} for braces.
-    """
-
-    shape: str = "report"
-    values: dict[str, str] = field(default_factory=dict)
-
-
 def render(path: Path, values: dict[str, str]) -> str:
-    """Fill one text's placeholders; PromptError names the file and the placeholder that it does not know."""
+    """Return a text with its placeholders filled; PromptError names the file and the unknown placeholder."""
     try:
-        parts = list(Formatter().parse(path.read_text()))
+        fields = list(Formatter().parse(path.read_text()))
     except (OSError, ValueError) as error:
         raise PromptError(f"{path}: not a readable prompt text ({error}); write {{{{ for a brace") from error
     text = ""
-    for literal, name, form, conversion in parts:
+    for literal, name, form, conversion in fields:
         text += literal
         if name is not None:
             if name not in values or form or conversion:
@@ -38,13 +25,17 @@ def render(path: Path, values: dict[str, str]) -> str:
     return text.strip()
 
 
-def shape_texts(spec: PromptSpec, length: int, repositories: list[str]) -> tuple[str, str]:
-    folder = shape_folder(spec.shape)
+def shape_texts(shape: str, length: int, repositories: list[str]) -> tuple[str, str]:
+    """Return the filled texts before and after the corpus; `shape` is 'report', 'plain' or a folder.
+
+    A shape's folder has system.txt and task.txt. Their placeholders: {tokens} (65536), {length} ('64Ki'),
+    {repositories} (names, comma-separated) and {repository_count}; {{ and }} are braces.
+    """
+    folder = shape_folder(shape)
     values = {
         "tokens": str(length),
         "length": format_length(length),
         "repositories": ", ".join(repositories),
         "repository_count": str(len(repositories)),
     }
-    system, task = (render(folder / name, values | spec.values) for name in ("system.txt", "task.txt"))
-    return system, task
+    return render(folder / "system.txt", values), render(folder / "task.txt", values)

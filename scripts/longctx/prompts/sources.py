@@ -1,4 +1,4 @@
-"""Source trees to one token stream: ordered by signal, cleaned, marked, tokenized once and cycled where too short."""
+"""The corpus: source files ordered by how much they tell, cleaned and marked."""
 
 import hashlib
 import os
@@ -20,55 +20,15 @@ PIECE_CHARS = 16_384
 MAX_FILE_BYTES = 4 << 20
 MAX_MEAN_LINE_CHARS = 400
 
-SUFFIXES = frozenset(
-    {
-        ".py",
-        ".pyx",
-        ".pxd",
-        ".pyi",
-        ".md",
-        ".rst",
-        ".txt",
-        ".c",
-        ".cc",
-        ".cpp",
-        ".h",
-        ".hpp",
-        ".f",
-        ".f90",
-        ".rs",
-        ".go",
-        ".java",
-        ".jl",
-        ".r",
-        ".js",
-        ".jsx",
-        ".ts",
-        ".tsx",
-        ".css",
-        ".less",
-        ".toml",
-        ".cfg",
-        ".ini",
-        ".yaml",
-        ".yml",
-        ".sh",
-    }
-)
-SKIPPED_FOLDERS = frozenset(
-    {
-        "__pycache__",
-        "node_modules",
-        "site-packages",
-        "dist-packages",
-        "build",
-        "dist",
-        "vendor",
-        "vendored",
-        "_vendor",
-        "third_party",
-    }
-)
+SUFFIXES = frozenset({
+    ".py", ".pyx", ".pxd", ".pyi", ".md", ".rst", ".txt", ".c", ".cc", ".cpp", ".h", ".hpp", ".f", ".f90", ".rs",
+    ".go", ".java", ".jl", ".r", ".js", ".jsx", ".ts", ".tsx", ".css", ".less", ".toml", ".cfg", ".ini", ".yaml",
+    ".yml", ".sh",
+})  # fmt: skip
+SKIPPED_FOLDERS = frozenset({
+    "__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist", "vendor", "vendored", "_vendor",
+    "third_party",
+})  # fmt: skip
 SKIPPED_NAMES = re.compile(
     r"package-lock\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml|(conda|environment)[-.\w]*lock[-.\w]*\.ya?ml|.*\.lock|"
     r".*[.-]min\.(js|css)|.*_pb2(_grpc)?\.pyi?|_version\.py|versioneer\.py|.*requirements.*\.txt",
@@ -92,6 +52,11 @@ class CorpusSpec:
 
     path: str = STDLIB
     repositories: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: str, manifest: Path | str | None) -> "CorpusSpec":
+        """Return the corpus of a folder, or of the repositories that a manifest picks and orders in it."""
+        return cls(path, tuple(entry["name"] for entry in read_manifest(manifest)) if manifest else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +136,7 @@ def _read_bytes(path: Path) -> bytes | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Return a file's text with '\\n' line ends and no trailing space, or None where it is none worth reading.
+    """Return a file's text with '\\n' line ends and no trailing space, or None where it is not worth reading.
 
     None: not UTF-8, binary, empty, over MAX_FILE_BYTES, generated, or minified.
     """
@@ -190,10 +155,7 @@ def read_text(path: Path) -> str | None:
 
 
 def scan(spec: CorpusSpec) -> Corpus:
-    """Choose and order the files of a corpus by their names; PromptError where there are none.
-
-    What a file holds is judged by `read_text` when its turn comes.
-    """
+    """Choose and order the files of a corpus by their names; PromptError where none of them has text."""
     files: list[SourceFile] = []
     digest = hashlib.sha256()
     for repository, root in _repositories(spec):
@@ -218,7 +180,7 @@ def split_text(text: str) -> Iterator[str]:
 
 
 def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[str]:
-    """Yield one repository's marked texts; from the second cycle on the markers say which."""
+    """Yield one repository's marked texts; from the second cycle on the markers contain the cycle."""
     again = "" if cycle == 1 else f" CYCLE {cycle}"
     yield f"[REPO {repository}{again}]\n"
     for file in corpus.files:
@@ -227,7 +189,7 @@ def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[st
 
 
 def read_manifest(path: Path | str) -> list[dict[str, str]]:
-    """Return the repositories of a manifest: name, url, ref (a tag) each; PromptError names what is wrong."""
+    """Return the repositories of a manifest: name, url, ref (a tag) each; PromptError names the problem."""
     try:
         entries = yaml.safe_load(Path(path).read_text())["repositories"]
         wanted = [{key: str(entry[key]) for key in ("name", "url", "ref")} for entry in entries]
@@ -239,11 +201,6 @@ def read_manifest(path: Path | str) -> list[dict[str, str]]:
     return wanted
 
 
-def spec_of(path: str, manifest: Path | str | None) -> CorpusSpec:
-    """Return the corpus that a folder is, or that a manifest picks and orders in it."""
-    return CorpusSpec(path, tuple(entry["name"] for entry in read_manifest(manifest)) if manifest else ())
-
-
 def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], None] = print) -> None:
     """Clone each repository of a manifest at its ref, without history, into folder/<name>; present ones are kept."""
     for entry in read_manifest(manifest):
@@ -253,20 +210,8 @@ def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], No
             continue
         progress(f"{entry['name']}: cloning {entry['ref']}")
         part = target.with_name(f".{entry['name']}.part")
-        command = [
-            "git",
-            "-c",
-            "advice.detachedHead=false",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "--branch",
-            entry["ref"],
-            "--",
-            entry["url"],
-            str(part),
-        ]
+        clone = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--depth", "1", "--branch"]
+        command = [*clone, entry["ref"], "--", entry["url"], str(part)]
         shutil.rmtree(part, ignore_errors=True)
         Path(folder).mkdir(parents=True, exist_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, check=False)

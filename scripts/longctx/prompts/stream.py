@@ -10,6 +10,8 @@ from longctx.prompts.sources import STDLIB, Corpus, CorpusSpec, repository_texts
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage.token_file import Ids, TokenFileWriter
 
+Progress = Callable[[int], None]  # is called with the number of tokens done
+
 
 def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, Ids]]:
     """Yield (cycle, repository, ids) without end."""
@@ -20,16 +22,12 @@ def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, I
 
 
 def build_stream(
-    source: CorpusSpec,
-    tokenizer: Tokenizer,
-    n_tokens: int,
-    out_path: Path | str,
-    progress: Callable[[int], None] | None = None,
+    source: CorpusSpec, tokenizer: Tokenizer, n_tokens: int, out_path: Path | str, progress: Progress | None = None
 ) -> dict[str, str]:
     """Write the corpus's first `n_tokens` ids, cycling it where it is shorter; return the file's metadata.
 
     Metadata: tokenizer, tokenizer_fingerprint, vocab_size, corpus, corpus_hash, tokens, sha256 and sections, a JSON
-    list of [cycle, repository, first token]. Memory is one batch and one row group, whatever n_tokens.
+    list of [cycle, repository, first token]. Memory is one batch and one row group at any n_tokens.
     """
     corpus = scan(source)
     sections: list[tuple[int, str, int]] = []

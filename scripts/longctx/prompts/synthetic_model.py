@@ -1,4 +1,4 @@
-"""Models made on the spot: a config.json and a tokenizer trained on the corpus; weights are left to `dummy` loading."""
+"""Synthetic models: a config.json and a tokenizer trained on the corpus; the weights come from `dummy` loading."""
 
 import json
 from collections.abc import Iterator
@@ -71,16 +71,11 @@ def make_model(
     _write_model(Path(out_dir), config, corpus or CorpusSpec(), int(config["vocab_size"]), training_chars)
 
 
-def make_dummy_from_config(
-    config_json: Path | str,
-    out_dir: Path | str,
-    corpus: CorpusSpec | None = None,
-    training_chars: int = TRAINING_CHARS,
-) -> None:
+def make_dummy_from_config(config_json: Path | str, out_dir: Path | str, corpus: CorpusSpec | None = None) -> None:
     """Write a real model's config.json with a tokenizer made here (at most MAX_TRAINED_VOCAB ids are trained).
 
     The geometry is kept; only the ids of special tokens become the tokenizer's. For `--load-format dummy`.
-    The tokenizer knows every id of the model, since random weights emit them all: vLLM decodes the whole prompt anew
+    The tokenizer knows every id of the model, since random weights emit them all: vLLM decodes the whole prompt again
     for each token that has no text (0.3 µs a prompt token, 20 s for 128 tokens behind 512Ki).
     """
     try:
@@ -88,28 +83,25 @@ def make_dummy_from_config(
         model_vocab = int(config.get("vocab_size") or config["text_config"]["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PromptError(f"{config_json}: not a model's config.json with a vocab_size ({error})") from error
-    _write_model(Path(out_dir), config, corpus or CorpusSpec(), model_vocab, training_chars)
+    _write_model(Path(out_dir), config, corpus or CorpusSpec(), model_vocab, TRAINING_CHARS)
 
 
 def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_size: int, training_chars: int) -> None:
     trained = train_tokenizer(_training_texts(scan(spec), training_chars), min(vocab_size, MAX_TRAINED_VOCAB))
     tokenizer = _filled_up(trained, vocab_size)
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    files = {
-        "config.json": config | special,
-        "generation_config.json": special,
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": BOS,
-            "eos_token": EOS,
-            "pad_token": EOS,
-            "model_max_length": int(config.get("max_position_embeddings") or 1 << 20),
-            "clean_up_tokenization_spaces": False,
-        },
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "model_max_length": int(config.get("max_position_embeddings") or 1 << 20),
+        "clean_up_tokenization_spaces": False,
     }
+    files = {"config": config | special, "generation_config": special, "tokenizer_config": tokenizer_config}
     write_atomic(out_dir / "tokenizer.json", tokenizer.encode())
     for name, content in files.items():
-        write_atomic(out_dir / name, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomic(out_dir / f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _filled_up(tokenizer: str, vocab_size: int) -> str:

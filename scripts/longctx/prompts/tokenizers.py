@@ -1,6 +1,6 @@
 """Any model's tokenizer, driven as fast as its engine allows, giving ordinary text ids only.
 
-`transformers` is the front door; the work is done by `tokenizers` or `tiktoken` where the tokenizer is theirs.
+`transformers` loads the tokenizer; `tokenizers` or `tiktoken` does the work where the tokenizer is theirs.
 Text that spells a special token ('<|endoftext|>') is encoded as the ordinary characters that it is.
 """
 
@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from longctx.errors import PromptError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.storage.token_file import Ids
 
 BATCH_CHARS = 500_000
 _PROBE = ("def area(r: float) -> float:\n    return 3.14159 * r**2  # é 東京 😀\n\n\n", "[FILE a/b.py]\nimport os\n")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
-# What one id's text is, as bits of `Tokenizer.flags`.
+# Properties of one id's text, as bits of `Tokenizer.flags`.
 WHOLE, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN = 1, 2, 4, 8, 16, 32
 
 log = logging.getLogger("longctx")
@@ -42,6 +42,10 @@ class TokenizerSpec:
     source: str
     revision: str | None = None
     trust_remote_code: bool = False
+
+    @classmethod
+    def from_arguments(cls, args: argparse.Namespace) -> "TokenizerSpec":
+        return cls(args.tokenizer, args.revision, args.trust_remote_code)
 
 
 def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +74,9 @@ class Tokenizer(ABC):
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
         """Encode texts with all cores, outside the interpreter lock."""
 
-    @abstractmethod
     def _array(self, raw: Any) -> Ids:
         """Turn one encoded text into ids."""
+        return np.asarray(raw, dtype=np.uint32)
 
     @abstractmethod
     def decode(self, ids: Ids) -> str:
@@ -87,7 +91,7 @@ class Tokenizer(ABC):
         return self._ids(self._encode_raw([text]))
 
     def encode_batches(self, texts: Iterable[str]) -> Iterator[Ids]:
-        """Yield ids in order, an array per batch of about BATCH_CHARS; the next batch encodes meanwhile."""
+        """Yield ids in order, an array per batch of about BATCH_CHARS; the next batch is encoded at the same time."""
         with ThreadPoolExecutor(1) as pool:
             pending = None
             for batch in batches(texts, BATCH_CHARS):
@@ -104,12 +108,12 @@ class Tokenizer(ABC):
         return ids[~special] if special.any() else ids
 
     def survives(self, ids: Ids) -> bool:
-        """Whether decoding and encoding again gives the same ids."""
+        """Return whether decoding and encoding again gives the same ids."""
         return np.array_equal(self.encode(self.decode(ids)), ids)
 
     @cached_property
     def invertible(self) -> bool:
-        """Whether this tokenizer keeps text exactly and texts may be split at line ends (probed)."""
+        """Return whether this tokenizer keeps text exactly and texts may be split at line ends (probed)."""
         parts = [self.encode(text) for text in _PROBE]
         joined = np.concatenate(parts)
         return self.decode(joined) == "".join(_PROBE) and self.survives(joined)
@@ -129,14 +133,14 @@ class Tokenizer(ABC):
         return np.flatnonzero(ends & ((after & LINE_START) > 0)) + 1
 
     def ends_whole(self, ids: Ids) -> bool:
-        """Whether the ids end after a whole character."""
+        """Return whether the ids end after a whole character."""
         whole = np.flatnonzero(self.flags[ids] & WHOLE)
         start = int(whole[-1]) + 1 if len(whole) else 0
         return start == len(ids) or "\ufffd" not in self.decode(ids[start:])
 
     @cached_property
     def filler_id(self) -> int:
-        """An id that can be repeated after any text and still encodes as itself, for padding by a few tokens."""
+        """Return an id that encodes as itself when repeated after any text, for padding by a few tokens."""
         for text in (" the", " a", " x", " 0", "x", "0", "."):
             ids = self.encode(text)
             if len(ids) == 1 and self.survives(np.repeat(ids, 3)):
@@ -203,8 +207,7 @@ class FastTokenizer(Tokenizer):
 
     def token_texts(self) -> list[str | None]:
         texts = self._backend.decode_batch([[i] for i in range(self.vocab_size)], skip_special_tokens=False)
-        known = (self._backend.id_to_token(i) is not None for i in range(self.vocab_size))
-        return [text if here else None for text, here in zip(texts, known, strict=True)]
+        return [text if self._backend.id_to_token(i) is not None else None for i, text in enumerate(texts)]
 
 
 def _without_added_tokens(content: str) -> Any:
@@ -234,10 +237,6 @@ class TiktokenTokenizer(Tokenizer):
     def _encode_one(self, text: str) -> Any:
         return self._encoding.encode_to_numpy(text, disallowed_special=())
 
-    def _array(self, raw: Any) -> Ids:
-        ids: Ids = raw
-        return ids
-
     def decode(self, ids: Ids) -> str:
         return str(self._encoding.decode(ids.tolist()))
 
@@ -251,7 +250,7 @@ class TiktokenTokenizer(Tokenizer):
 
 
 class SlowTokenizer(Tokenizer):
-    """Any other Python tokenizer: correct, one core, and said so."""
+    """Any other Python tokenizer: correct, but it uses one core, which a warning says."""
 
     engine = "python"
 
@@ -268,21 +267,17 @@ class SlowTokenizer(Tokenizer):
         tokens = (self._loaded.tokenize(text, split_special_tokens=True) for text in texts)
         return [self._loaded.convert_tokens_to_ids(list(item)) for item in tokens]
 
-    def _array(self, raw: Any) -> Ids:
-        return np.array(raw, dtype=np.uint32)
-
     def decode(self, ids: Ids) -> str:
         text = self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text)
 
     def token_texts(self) -> list[str | None]:
-        known = set(self._loaded.get_vocab().values())
-        ids = range(self.vocab_size)
-        return [self.decode(np.array([i], np.uint32)) if i in known else None for i in ids]
+        ids = set(self._loaded.get_vocab().values())
+        return [self.decode(np.array([i], np.uint32)) if i in ids else None for i in range(self.vocab_size)]
 
 
 def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
-    """Load a tokenizer; PromptError in one sentence where it is not to be had or not pinned."""
+    """Return a tokenizer; PromptError where it cannot be loaded or is not pinned."""
     folder = Path(spec.source).is_dir()
     _check_pinned(spec, folder)
     loaded = _from_pretrained(spec)
@@ -313,14 +308,9 @@ def _from_pretrained(spec: TokenizerSpec) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
-            spec.source,
-            revision=spec.revision or "main",
-            trust_remote_code=spec.trust_remote_code,
-            use_fast=True,
-            token=hub.hub_token(),
-        )
-    except Exception as error:  # transformers, its hub client and a model's own code raise whatever they like
+        options = {"revision": spec.revision or "main", "trust_remote_code": spec.trust_remote_code}
+        return AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
+    except Exception as error:  # transformers, its hub client and a model's own code raise errors of any kind
         text = " ".join(str(error).split())
         if "trust_remote_code" in text and not spec.trust_remote_code:
             remedy = "it needs its own code: set trust_remote_code: true, with a revision you have read"
@@ -336,10 +326,8 @@ def _tiktoken_encoding(loaded: Any) -> Any | None:
         return None
     for encoding in vars(loaded).values():
         if isinstance(encoding, tiktoken.Encoding):
-            same = all(
-                loaded.encode(text, add_special_tokens=False) == encoding.encode_ordinary(text) for text in _PROBE
-            )
-            return encoding if same else None
+            pairs = ((loaded.encode(t, add_special_tokens=False), encoding.encode_ordinary(t)) for t in _PROBE)
+            return encoding if all(own == ids for own, ids in pairs) else None
     return None
 
 

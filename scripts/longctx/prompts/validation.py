@@ -1,7 +1,7 @@
 """Check a prompt file against its tokenizer: count, id range, no special or broken ids, decode-encode round trip."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,9 @@ import numpy as np
 
 from longctx.errors import GeometryError, PromptError
 from longctx.model.reader import read_geometry
-from longctx.prompts import variants
+from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import KNOWN, Tokenizer
 from longctx.storage import token_file
-from longctx.storage.token_file import Ids
 
 _PIECE_TOKENS = 4096
 
@@ -22,9 +21,9 @@ def validate(
     tokenizer: Tokenizer,
     length: int,
     model_vocab_size: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Return one row of tables.VALIDATION; `detail` says in one sentence what is wrong, or is null.
+    """Return one row of schemas.VALIDATION; `detail` names the problem in one sentence, or is null.
 
     `model_vocab_size` is the size of the model's embedding, where it is smaller than the tokenizer's vocabulary.
     round_trip is null for a tokenizer that never keeps text exactly (a lossy normalizer), false at the first
@@ -56,83 +55,78 @@ def validate(
         "prompt_sha256": digest.hexdigest(),
         "round_trip": (difference is None and in_range and not unknown) if tokenizer.invertible else None,
     }
-    detail = _detail(row, tokenizer, difference)
-    if row["prompt_sha256"] != metadata["sha256"]:
-        detail = "its ids are not those that its checksum was taken of: the file was changed, so make it again"
+    differs = f"decoded and encoded again with {tokenizer.name}, the prompt differs from id {difference} on"
+    detail = _detail(row, row["prompt_sha256"] != metadata["sha256"], differs)
     return row | {"ok": detail is None, "detail": detail}
 
 
 def model_vocab_size(source: str, revision: str | None = None) -> int | None:
-    """Return how many ids the embedding of a model (folder or hub id) has, None where its config.json is not known."""
+    """Return the number of ids in a model's embedding (folder or hub id), None where its config.json is not known."""
     try:
         return read_geometry(source, revision).vocab_size
     except GeometryError:
         return None
 
 
-def _metadata(path: Path | str) -> dict[str, str]:
-    metadata = variants.read_metadata(path)
+def _metadata(path: Path | str) -> Mapping[str, str]:
+    metadata = token_file.read_metadata(path)
     if lacking := [key for key in ("sha256", "cycles") if key not in metadata]:
         raise PromptError(f"{path}: no prompt of longctx, its metadata lack {' and '.join(lacking)}; make it again")
     return metadata
 
 
-def _detail(row: dict[str, Any], tokenizer: Tokenizer, difference: int | None) -> str | None:
-    if row["counted"] != row["target"]:
-        return f"the prompt has {row['counted']} ids, not {row['target']}"
-    if not row["ids_in_range"]:
-        return "an id is outside the vocabulary: prompt and model do not belong together"
-    if row["special_ids"]:
-        return f"{row['special_ids']} special ids are in the prompt"
-    if row["undecodable_ids"]:
-        return f"{row['undecodable_ids']} ids decode to no whole character"
-    if row["round_trip"] is False:
-        return f"decoded and encoded again with {tokenizer.name}, the prompt differs from id {difference} on"
-    return None
+def _detail(row: dict[str, Any], is_changed: bool, differs: str) -> str | None:
+    """Return the first problem of a validation row, None where it has none."""
+    problems = (
+        (is_changed, "its ids are not those that its checksum was taken of: the file was changed, so make it again"),
+        (row["counted"] != row["target"], f"the prompt has {row['counted']} ids, not {row['target']}"),
+        (not row["ids_in_range"], "an id is outside the vocabulary: prompt and model do not belong together"),
+        (row["special_ids"], f"{row['special_ids']} special ids are in the prompt"),
+        (row["undecodable_ids"], f"{row['undecodable_ids']} ids decode to no whole character"),
+        (row["round_trip"] is False, differs),
+    )
+    return next((problem for is_bad, problem in problems if is_bad), None)
 
 
-def _texts(path: Path | str, tokenizer: Tokenizer, broken: list[int]) -> Iterator[str]:
-    """Yield the prompt's text in parts that tokenize on their own; add U+FFFD counts to `broken`."""
+def _texts(path: Path | str, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the prompt's text in pieces that tokenize on their own."""
     rest = np.empty(0, np.uint32)
     for ids in token_file.iter_ids(path):
         rest = np.concatenate([rest, ids])
         start = 0
         for cut in tokenizer.safe_cuts(rest):
             if cut - start >= _PIECE_TOKENS:
-                yield _decode(tokenizer, rest[start:cut], broken)
+                yield tokenizer.decode(rest[start:cut])
                 start = int(cut)
         rest = rest[start:]
-    yield _decode(tokenizer, rest, broken)
+    yield tokenizer.decode(rest)
 
 
-def _decode(tokenizer: Tokenizer, ids: Ids, broken: list[int]) -> str:
-    text = tokenizer.decode(ids)
-    broken[0] += text.count("\ufffd")
-    return text
-
-
-def _round_trip(
-    path: Path | str, tokenizer: Tokenizer, progress: Callable[[int], None] | None
-) -> tuple[int, int | None]:
+def _round_trip(path: Path | str, tokenizer: Tokenizer, progress: Progress | None) -> tuple[int, int | None]:
     """Return the number of broken characters and the position of the first different id (None: no difference)."""
-    broken = [0]
     if not tokenizer.invertible:
-        for _ in _texts(path, tokenizer, broken):
-            pass
-        return broken[0], None
+        return sum(text.count("\ufffd") for text in _texts(path, tokenizer)), None
+    broken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal broken
+        for text in _texts(path, tokenizer):
+            broken += text.count("\ufffd")
+            yield text
+
     source = token_file.iter_ids(path)
     expected = np.empty(0, np.uint32)
     done, difference = 0, None
-    for got in tokenizer.encode_batches(_texts(path, tokenizer, broken)):
-        while len(expected) < len(got) and (more := next(source, None)) is not None:
+    for encoded in tokenizer.encode_batches(texts()):
+        while len(expected) < len(encoded) and (more := next(source, None)) is not None:
             expected = np.concatenate([expected, more])
-        same = min(len(got), len(expected))
-        unequal = np.flatnonzero(got[:same] != expected[:same])
-        if difference is None and (len(unequal) or same < len(got)):
+        same = min(len(encoded), len(expected))
+        unequal = np.flatnonzero(encoded[:same] != expected[:same])
+        if difference is None and (len(unequal) or same < len(encoded)):
             difference = done + (int(unequal[0]) if len(unequal) else same)
         done += same
         expected = expected[same:]
         if progress:
             progress(done)
     left = len(expected) + sum(len(ids) for ids in source)
-    return broken[0], done if difference is None and left else difference
+    return broken, done if difference is None and left else difference

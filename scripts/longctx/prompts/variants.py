@@ -1,6 +1,5 @@
 """Read prompts: variants that differ from the first token on, and the queries behind them."""
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,18 +24,13 @@ QUESTIONS = (
 )
 
 
-def read_metadata(path: Path | str) -> dict[str, str]:
-    """Return a prompt file's metadata."""
-    return dict(token_file.read_metadata(path))
-
-
 def n_variants(path: Path | str) -> int:
     """Return how many variants, different from the first id on, a prompt file gives."""
-    return len(orjson.loads(read_metadata(path)["first_ids"]))
+    return len(orjson.loads(token_file.read_metadata(path)["first_ids"]))
 
 
 def _first_id(path: Path | str, variant: int) -> int:
-    firsts: list[int] = orjson.loads(read_metadata(path)["first_ids"])
+    firsts: list[int] = orjson.loads(token_file.read_metadata(path)["first_ids"])
     if not 0 <= variant < len(firsts):
         raise PromptError(f"{path}: has variants 0 to {len(firsts) - 1}, not {variant}")
     return firsts[variant]
@@ -62,17 +56,12 @@ def read_ids(path: Path | str, variant: int = 0) -> Ids:
     return out
 
 
-def read_sha(path: Path | str, variant: int = 0) -> str:
-    """Return the SHA-256 of a prompt's ids as little-endian uint32; stored for variant 0, computed for the others."""
-    if variant == 0:
-        return read_metadata(path)["sha256"]
-    digest = hashlib.sha256()
-    for ids in iter_ids(path, variant):
-        digest.update(ids.astype("<u4", copy=False).data)
-    return digest.hexdigest()
+def read_sha(path: Path | str) -> str:
+    """Return the stored SHA-256 of a prompt's ids (variant 0) as little-endian uint32."""
+    return token_file.read_metadata(path)["sha256"]
 
 
-def question_ids(tokenizer: "Tokenizer") -> list[list[int]]:
+def question_ids(tokenizer: Tokenizer) -> list[list[int]]:
     return [tokenizer.encode(f" {text}\n").tolist() for text in QUESTIONS]
 
 
@@ -93,5 +82,5 @@ def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
 
     Different from the first id on for indexes below n_variants.
     """
-    metadata = read_metadata(path)
+    metadata = token_file.read_metadata(path)
     return _suffix(orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"]), index, n_tokens)

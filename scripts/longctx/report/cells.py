@@ -1,14 +1,18 @@
 """Cells and tables of the reports, and how numbers are written in them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from longctx import units
 from longctx.lengths import format_length
 
 Row = Mapping[str, Any]
+Item = TypeVar("Item")
+# The head of a column, and what makes its cells.
+Column = tuple[str, Callable[[Item], "Cell | str"]]
+Columns = tuple[Column[Row], ...]
 NONE = "—"
 
 
@@ -24,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table; `note` explains it in Markdown-free sentences."""
+    """A titled table; `note` explains it in Markdown-free sentences. `numeric` columns are right-aligned."""
 
     title: str
     columns: tuple[str, ...]
@@ -33,24 +37,25 @@ class Table:
     numeric: frozenset[int] = frozenset()
 
 
-def without_empty(table: Table) -> Table:
-    """Return `table` without the columns that have no value in any row."""
-    keep = [i for i in range(len(table.columns)) if any(row[i].text not in ("", NONE) for row in table.rows)]
-    rows = [[row[i] for i in keep] for row in table.rows]
-    return make(table.title, [table.columns[i] for i in keep], rows, table.note)
+def tabulate(
+    title: str, columns: Iterable[Column[Item]], items: Iterable[Item], note: str = "", *, drop_empty: bool = False
+) -> Table:
+    """Build a table with a row for each item; each column has a head and a function of the item.
 
-
-def make(title: str, columns: Iterable[str], rows: Iterable[Iterable[Cell | str]], note: str = "") -> Table:
-    """Build a table; a column is numeric (right-aligned) when all its cells are numbers, lengths or missing."""
-    finished = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
-    names = tuple(columns)
+    A column is numeric when all its cells are numbers, lengths or missing. drop_empty: leaves out columns of none.
+    """
+    heads, functions = zip(*columns, strict=True)
+    texts = [[function(item) for function in functions] for item in items]
+    rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in texts]
+    kept = [i for i in range(len(heads)) if not drop_empty or any(row[i].text not in ("", NONE) for row in rows)]
     numeric = {
-        i
-        for i in range(len(names))
-        if any(isinstance(row[i].sort, (int, float)) for row in finished)
-        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in finished)
+        place
+        for place, i in enumerate(kept)
+        if any(isinstance(row[i].sort, (int, float)) for row in rows)
+        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in rows)
     }
-    return Table(title, names, finished, note, frozenset(numeric))
+    finished = tuple(tuple(row[i] for i in kept) for row in rows)
+    return Table(title, tuple(heads[i] for i in kept), finished, note, frozenset(numeric))
 
 
 def number(value: float | None, digits: int = 3) -> Cell:
@@ -61,6 +66,11 @@ def number(value: float | None, digits: int = 3) -> Cell:
     return Cell("0" if value == 0 else text, value)
 
 
+def field(name: str, digits: int = 3) -> Callable[[Row], Cell]:
+    """Return the function that writes a row's number of this name."""
+    return lambda row: number(row.get(name), digits)
+
+
 def count(value: int | None) -> Cell:
     return Cell(NONE) if value is None else Cell(f"{value:,}", value)
 
@@ -69,12 +79,27 @@ def percent(share: float | None, digits: int = 1) -> Cell:
     return Cell(NONE) if share is None else Cell(f"{share * 100:.{digits}f} %", share)
 
 
-def spread(row: Row, metric: str, decimals: int) -> str:
+def change(value: float | None, reference: float | None) -> Cell:
+    """Return by how much `value` differs from `reference`: '+4.0%'; a dash where either is missing."""
+    if not value or not reference:
+        return Cell(NONE)
+    return Cell(f"{value / reference - 1:+.1%}", value / reference - 1)
+
+
+def usd(value: float | None) -> Cell:
+    return Cell(NONE) if value is None else Cell(f"${value:,.2f}" if value >= 1 else f"${value:.3g}", value)
+
+
+def mean_std(mean: float | None, std: float | None, decimals: int) -> str:
     """Return 'mean ± stddev' in the published form; one value alone has no ±."""
-    mean, std = row.get(f"{metric}_mean"), row.get(f"{metric}_std")
     if mean is None:
         return NONE
     return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
+
+
+def spread(row: Row, metric: str, decimals: int) -> str:
+    """Return a summary row's 'mean ± stddev' of `metric`."""
+    return mean_std(row.get(f"{metric}_mean"), row.get(f"{metric}_std"), decimals)
 
 
 def ttft_cell(row: Row) -> Cell:
@@ -88,9 +113,5 @@ def decode_cell(row: Row) -> Cell:
     return Cell(spread(row, "decode_tok_s", 1), row.get("decode_tok_s_mean"), "", (row["mode"], row["length"]))
 
 
-def length_cells(length: int) -> tuple[Cell, Cell]:
-    return Cell(format_length(length), length), Cell(f"{length:,}", length)
-
-
-def usd(value: float | None) -> Cell:
-    return Cell(NONE) if value is None else Cell(f"${value:,.2f}" if value >= 1 else f"${value:.3g}", value)
+def prompt_cell(row: Row) -> Cell:
+    return Cell(format_length(row["length"]), row["length"])

@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no network, from the same views as the Markdown report.
+"""The HTML report: one file that needs no network, with the sections of the Markdown report.
 
 Figures are inlined as SVG whose colours become CSS variables, so that they are readable in light and dark. The page's
 own policy forbids every request and every script but its one, so nothing that a server or a file name says can run.
@@ -9,8 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,61 +19,46 @@ from markupsafe import Markup
 
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
-from longctx.report import faults, inputs, markdown, narrative, style, tables
-from longctx.report.cells import NONE, Cell, Row, Table, make
+from longctx.report import faults, narrative, palette, sections
+from longctx.report.cells import NONE, Cell, Row, Table, tabulate
 from longctx.report.inputs import ReportInput
+from longctx.report.mode import FigureSpec
+from longctx.results.campaign_results import CampaignResults
 
 TEMPLATES = Path(__file__).parent / "templates"
-FIGURE_COLOURS = {
-    style.INK: "--ink", style.MUTED: "--muted", style.GRID: "--grid", style.PAPER: "--paper", style.BLUE: "--blue",
-    style.VERMILLION: "--vermillion", style.GREEN: "--green", style.ORANGE: "--orange", style.PURPLE: "--purple",
-    style.SKY: "--sky", style.YELLOW: "--yellow",
-}  # fmt: skip
+# The page's CSS has a variable for each colour of the figures.
+COLOUR_NAMES = ["INK", "MUTED", "GRID", "PAPER", "BLUE", "VERMILLION", "GREEN", "ORANGE", "PURPLE", "SKY", "YELLOW"]
+FIGURE_COLOURS: dict[str, str] = {getattr(palette, name): f"--{name.lower()}" for name in COLOUR_NAMES}
 # Longer texts of a row (counters of a whole server, say) are cut in the page; the Parquet has all of it.
 LONGEST_TEXT = 6000
 FIRST_FIELDS = ("detail", "log_lines", "server_counters")
 
 
-def to_html(given: ReportInput, folder: Path) -> str:
+def to_html(report: ReportInput, folder: Path) -> str:
     """Return the page; its links are relative to `folder`, where the file will lie."""
-    sentences = narrative.narrative(given)
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page: str = _template().render(
-        given=given,
-        labels=inputs.labels(given),
-        banner=narrative.partial(given),
-        alerts=narrative.alerts(given),
-        lede=sentences[0],
-        sentences=sentences[1:],
-        table_1=tables.table_1(given),
-        other_tables=tables.other_mode_tables(given),
-        figures=figures(given),
-        evidence=markdown.evidence_tables(given),
-        failures=faults.failures(given),
-        marks=faults.marks(given),
-        outliers=faults.outliers(given),
-        resumed=faults.resumed(given),
-        corpus_note=faults.corpus_note(given),
-        system=markdown.system(given),
-        raw=raw_rows(given),
-        raw_data=raw_data(given, folder),
-        summary_table=summary_rows(given),
-        recipe=markdown.recipe_text(given.recipe),
+        report=report,
+        results=report.results,
+        narrative=narrative,
+        sections=sections,
+        corpus_note=faults.corpus_note(report.results),
+        figures=figures(report),
+        raw=raw_rows(report.results),
+        raw_data=raw_data(report, folder),
+        summary_table=summary_rows(report.results),
         dash=NONE,
         anchor=anchor,
         script=Markup(script),
-        digest=digest,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     return page
 
 
 @cache
 def _template() -> Any:
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     return environment.get_template("report.html.j2")
 
 
@@ -83,17 +67,11 @@ def anchor(point: tuple[str, int]) -> str:
     return f"rows-{point[0]}-{format_length(point[1])}"
 
 
-def figures(given: ReportInput) -> list[dict[str, Any]]:
-    """Return name, caption and inline SVG of each figure that exists."""
-    found = []
-    for name, stem in given.figures.items():
-        path = stem.with_suffix(".svg")
-        if path.exists():
-            caption = markdown.FIGURE_CAPTIONS.get(name, name)
-            svg = inline_svg(path.read_text(encoding="utf-8"), name, caption)
-            labels = markdown.figure_labels(given, name)
-            found.append({"name": name, "caption": caption, "svg": Markup(svg), "labels": labels})
-    return found
+def figures(report: ReportInput) -> list[tuple[FigureSpec, Markup]]:
+    """Return each figure that exists, with its inline SVG."""
+    paths = [(figure, stem.with_suffix(".svg")) for figure, stem in report.figures]
+    texts = [(figure, path.read_text(encoding="utf-8")) for figure, path in paths if path.exists()]
+    return [(figure, Markup(inline_svg(text, figure.name, figure.caption))) for figure, text in texts]
 
 
 def inline_svg(svg: str, name: str, caption: str) -> str:
@@ -122,16 +100,21 @@ RAW_COLUMNS = (
 )  # fmt: skip
 
 
-def raw_rows(given: ReportInput) -> Table:
+def raw_rows(results: CampaignResults) -> Table:
     """Return every row that was measured, warm-ups included."""
-    rows = [[raw_cell(row, field) for _, field in RAW_COLUMNS] for row in given.rows]
-    return make("Raw rows", [name for name, _ in RAW_COLUMNS], rows)
+    return tabulate("Raw rows", [(head, partial(raw_cell, name)) for head, name in RAW_COLUMNS], results.rows)
 
 
-def raw_cell(row: Row, field: str) -> Cell:
+def summary_rows(results: CampaignResults) -> Table:
+    """Return every column of the summary that has a value anywhere."""
+    columns = [(name, partial(raw_cell, name)) for name in (results.summary[0] if results.summary else ("mode",))]
+    return tabulate("Summary rows", columns, results.summary, drop_empty=True)
+
+
+def raw_cell(name: str, row: Row) -> Cell:
     """Return one field of a row as a cell; a length links to the point's rows."""
-    value = row.get(field)
-    if field == "length":
+    value = row.get(name)
+    if name == "length":
         return Cell(format_length(row["length"]), row["length"], "", (row["mode"], row["length"]))
     if isinstance(value, float):
         return Cell(f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}", value)
@@ -151,17 +134,19 @@ def plain(value: Any) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S") if hasattr(value, "strftime") else str(value)
 
 
-def raw_data(given: ReportInput, folder: Path) -> Markup:
-    """Return, as JSON for the page's script, each row's remaining fields and its files: what a number came from."""
-    logs = {(row["mode"], row["length"], row["pass_index"]): row.get("log_path") for row in given.servers}
-    shown = {field for _, field in RAW_COLUMNS}
-    found = []
-    for row in given.rows:
+def raw_data(report: ReportInput, folder: Path) -> Markup:
+    """Return, as JSON for the page's script, each row's remaining fields and its files."""
+    servers, rows = report.results.servers, report.results.rows
+    logs = {(row["mode"], row["length"], row["pass_index"]): row.get("log_path") for row in servers}
+    shown = {name for _, name in RAW_COLUMNS}
+    details = []
+    for row in rows:
         rest = [name for name in row if name not in shown and row[name] not in (None, [])]
         rest.sort(key=lambda name: FIRST_FIELDS.index(name) if name in FIRST_FIELDS else len(FIRST_FIELDS))
         fields = {name: _cut(_indented(row[name]) if name == "server_counters" else row[name]) for name in rest}
-        found.append({"files": _files(given, row, logs, folder), "fields": fields})
-    return Markup(json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"))
+        log = logs.get((row["mode"], row["length"], row["pass_index"]))
+        details.append({"files": _files(report.results_folder, row, log, folder), "fields": fields})
+    return Markup(json.dumps(details, ensure_ascii=False).replace("<", "\\u003c"))
 
 
 def _indented(text: str) -> str:
@@ -176,25 +161,14 @@ def _cut(value: Any) -> str:
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " … (cut; the Parquet has all of it)"
 
 
-def _files(given: ReportInput, row: Row, logs: Mapping[tuple[Any, ...], str | None], folder: Path) -> dict[str, str]:
+def _files(results_folder: Path, row: Row, log: str | None, folder: Path) -> dict[str, str]:
     """Return label -> relative link of the files behind a row."""
     point = Point(row["length"], row["pass_index"], row["mode"]).name
-    log = logs.get((row["mode"], row["length"], row["pass_index"]))
     paths = {
         "rows": row.get("source"),
-        "chunk trace": given.results / "traces" / f"{point}.parquet",
-        "progress": given.results / "progress" / f"{point}.parquet",
-        "server facts": given.results / "servers" / f"{point}.parquet",
+        "chunk trace": results_folder / "traces" / f"{point}.parquet",
+        "progress": results_folder / "progress" / f"{point}.parquet",
+        "server facts": results_folder / "servers" / f"{point}.parquet",
         "server log": log,
     }
     return {name: quote(Path(os.path.relpath(path, folder)).as_posix()) for name, path in paths.items() if path}
-
-
-def summary_rows(given: ReportInput) -> Table:
-    """Return every column of the summary that has a value anywhere."""
-    used = (
-        [name for name in given.summary[0] if any(row.get(name) not in (None, []) for row in given.summary)]
-        if (given.summary)
-        else []
-    )
-    return make("Summary rows", used, [[raw_cell(row, name) for name in used] for row in given.summary])

@@ -1,72 +1,67 @@
 """The campaign in sentences: how far it got, what must not be overlooked, and what the numbers say."""
 
 from longctx import units
+from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.report.faults import point_name
-from longctx.report.inputs import MODE_NAMES, ReportInput
+from longctx.report.mode import report_facet
 from longctx.report.provenance import contract_entries
-from longctx.results import cost, summary
+from longctx.results import summary
+from longctx.results.campaign_results import CampaignResults
 
 
-def partial(given: ReportInput) -> str:
+def partial(results: CampaignResults) -> str:
     """Return one sentence if requests are missing, failed or doubtful, else ''."""
-    wrong = [row for row in given.summary if row["n_missing"] or (row["n"] == 0)]
-    if not wrong:
+    incomplete = [row for row in results.summary if row["n_missing"] or row["n"] == 0]
+    if not incomplete:
         return ""
-    missing, failed = (sum(row[field] for row in given.summary) for field in ("n_missing", "n_failed"))
+    missing, failed = (sum(row[name] for row in results.summary) for name in ("n_missing", "n_failed"))
     by_mode = []
-    for mode in given.modes:
-        if names := [format_length(row["length"]) for row in given.of_mode(mode) if row in wrong]:
-            by_mode.append(f"{MODE_NAMES[mode]} {', '.join(names)}")
+    for mode in results.modes:
+        if lengths := [format_length(row["length"]) for row in results.of_mode(mode) if row in incomplete]:
+            by_mode.append(f"{report_facet(mode).display_name} {', '.join(lengths)}")
     return (
         f"Partial: {missing} request{'s' if missing != 1 else ''} not measured yet, {failed} failed;"
         f" incomplete: {'; '.join(by_mode)}."
     )
 
 
-def alerts(given: ReportInput) -> list[str]:
-    """Return what must not be overlooked: damaged files, lost checkpoints, contracts broken or not proven."""
-    found = [f"Left out: {text}" for text in given.damaged]
-    lost = [row for row in given.rows if "no_external_hits" in summary.reasons_of(row)]
-    found += [
+def alerts(results: CampaignResults) -> list[str]:
+    """Return what must not be overlooked: damaged files, lost checkpoints, contracts violated or not verified."""
+    texts = [f"Left out: {text}" for text in results.damaged]
+    texts += [
         f"{point_name(row)}: an earlier attempt left a checkpoint, but not one token was taken back from it; its disk"
         " and time were for nothing (is PYTHONHASHSEED fixed on every start?)"
-        for row in lost
+        for row in results.rows
+        if "no_external_hits" in summary.reasons_of(row)
     ]
-    if broken := sum(entry["ok"] is False for entry in contract_entries(given)):
-        what = "setting differs" if broken == 1 else "settings differ"
-        found.append(f"{broken} {what} from what was asked for: see Contract")
-    entries = contract_entries(given)
-    if untold := sorted({entry["setting"] for entry in entries if entry["ok"] is None and entry["asked"] is not None}):
-        found.append(f"Not proven by what the servers say: {', '.join(untold)}: see Contract")
-    return found
+    entries = contract_entries(results)
+    if violated := sum(entry["ok"] is False for entry in entries):
+        verb = "setting differs" if violated == 1 else "settings differ"
+        texts.append(f"{violated} {verb} from what was asked for: see Contract")
+    if unverified := {entry["setting"] for entry in entries if entry["ok"] is None and entry["asked"] is not None}:
+        texts.append(f"Not proven by what the servers say: {', '.join(sorted(unverified))}: see Contract")
+    return texts
 
 
-def narrative(given: ReportInput) -> list[str]:
-    """Return the campaign in a few sentences: how far it got, how it grows, what fits, what limits."""
-    found = [*_longest(given), *_stitched(given), *_growth(given), *_hot(given), *_limit(given), *_fits(given)]
-    return found or ["Nothing has been measured yet."]
+def narrative(results: CampaignResults) -> list[str]:
+    """Return the campaign in a few sentences: how far it got, how it grows, what fits, what limits.
+
+    A sentence that cannot be written says so; the others stay.
+    """
+    facets = [report_facet(mode) for mode in results.modes]
+    reach, gain = [facet.reach for facet in facets], [facet.gain for facet in facets]
+    texts: list[str] = []
+    for write in (*reach, _stitched, _growth, *gain, _limit, _capacity):
+        try:
+            texts += write(results)
+        except Exception as error:
+            texts.append(f"A sentence could not be written ({write.__name__.strip('_')}: {error!r}).")
+    return texts or ["Nothing has been measured yet."]
 
 
-def _longest(given: ReportInput) -> list[str]:
-    found = []
-    if timed := [row for row in given.of_mode("prefill") if row["ttft_s_mean"] is not None]:
-        row = timed[-1]
-        text = f"{format_length(row['length'])} tokens, cold: first token after"
-        text += f" {units.human_seconds(row['ttft_s_mean'])}"
-        if row["decode_tok_s_mean"]:
-            text += f", then {row['decode_tok_s_mean']:.1f} tokens/s"
-        found.append(f"{text}.")
-    if filled := [row for row in given.of_mode("decode_only") if row["decode_tok_s_mean"]]:
-        row = filled[-1]
-        found.append(
-            f"Decode at {format_length(row['length'])} with a filled KV cache: {row['decode_tok_s_mean']:.1f} tokens/s."
-        )
-    return found
-
-
-def _stitched(given: ReportInput) -> list[str]:
-    rows = [row for row in given.rows if row.get("stitched_prefill_s") is not None]
+def _stitched(results: CampaignResults) -> list[str]:
+    rows = [row for row in results.rows if row.get("stitched_prefill_s") is not None]
     if not rows:
         return []
     row = max(rows, key=lambda row: row["length"])
@@ -77,56 +72,41 @@ def _stitched(given: ReportInput) -> list[str]:
     ]
 
 
-def _growth(given: ReportInput) -> list[str]:
-    for name in ("ttft_power_long", "ttft_power"):
-        for fit in given.fits:
-            if fit["name"] == name:
-                return [
-                    f"TTFT grows as L^{fit['exponent']:.2f} over {format_length(fit['length_min'])} to"
-                    f" {format_length(fit['length_max'])} (R² {fit['r2']:.4f})."
-                ]
-    return []
-
-
-def _hot(given: ReportInput) -> list[str]:
-    prefill = {row["length"]: row for row in given.of_mode("prefill")}
-    cold = [(row, cost.cold_row(row, prefill.get(row["length"]))["ttft_s_mean"]) for row in given.of_mode("reuse")]
-    both = [(row, before) for row, before in cold if row["ttft_s_mean"] and before]
-    if not both:
+def _growth(results: CampaignResults) -> list[str]:
+    fits = {fit["name"]: fit for fit in reversed(results.fits)}
+    fit = fits.get("ttft_power_long") or fits.get("ttft_power")
+    if fit is None:
         return []
-    row, before = both[-1]
     return [
-        f"Behind a resident prefix of {format_length(row['length'])}: first token after"
-        f" {units.human_seconds(row['ttft_s_mean'])} instead of {units.human_seconds(before)}"
-        f" ({before / row['ttft_s_mean']:.0f} times sooner)."
+        f"TTFT grows as L^{fit['exponent']:.2f} over {format_length(fit['length_min'])} to"
+        f" {format_length(fit['length_max'])} (R² {fit['r2']:.4f})."
     ]
 
 
-def _limit(given: ReportInput) -> list[str]:
-    bounded = [row for row in given.of_mode("prefill") if row.get("ttft_over_bound")]
-    decoded = [row for mode in given.modes for row in given.of_mode(mode) if row.get("decode_over_bound")]
-    parts = []
+def _limit(results: CampaignResults) -> list[str]:
+    bounded = [row for row in results.of_mode(COLD_MODE) if row.get("ttft_over_bound")]
+    decoded = [row for mode in results.modes for row in results.of_mode(mode) if row.get("decode_over_bound")]
+    shares = []
     if bounded:
         row = bounded[-1]
-        parts.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
+        shares.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
     if decoded:
         row = max(decoded, key=lambda row: row["length"])
-        how = " with a filled KV cache" if row["mode"] == "decode_only" else ""
+        condition = report_facet(row["mode"]).decode_condition
         share = f"{row['decode_over_bound']:.0%} of memory bandwidth"
-        parts.append(f"decode at {format_length(row['length'])}{how} {share}")
-    return [f"Of the hardware's limit: {', '.join(parts)}."] if parts else []
+        shares.append(f"decode at {format_length(row['length'])}{condition} {share}")
+    return [f"Of the hardware's limit: {', '.join(shares)}."] if shares else []
 
 
-def _fits(given: ReportInput) -> list[str]:
-    planned = [row for row in given.plan if row.get("capacity_tokens")]
+def _capacity(results: CampaignResults) -> list[str]:
+    planned = sorted((row for row in results.plan if row.get("capacity_tokens")), key=lambda row: row["length"])
     if not planned:
         return []
-    rows = sorted(planned, key=lambda row: row["length"])
-    fit = [row for row in rows if row["fits"]]
-    too_long = next((row for row in rows if row["fits"] is False), None)
-    text = f"The KV cache holds about {rows[-1]['capacity_tokens'] / 1e6:,.1f} M tokens by the plan"
-    if fit:
-        text += f", so {format_length(fit[-1]['length'])} fits"
+    fitting = [row for row in planned if row["fits"]]
+    too_long = next((row for row in planned if row["fits"] is False), None)
+    text = f"The KV cache holds about {planned[-1]['capacity_tokens'] / 1e6:,.1f} M tokens by the plan"
+    if fitting:
+        text += f", so {format_length(fitting[-1]['length'])} fits"
     if too_long:
         text += f" and {format_length(too_long['length'])} does not"
         text += f" ({too_long['reason']})" if too_long.get("reason") else ""

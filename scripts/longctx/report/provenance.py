@@ -2,86 +2,87 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Cell, Table, count, make, spread
-from longctx.report.evidence import point
-from longctx.report.inputs import ReportInput
+from longctx.report.cells import NONE, Cell, Columns, Row, Table, count, spread, tabulate
+from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
+from longctx.results.campaign_results import CampaignResults
 from longctx.storage import schemas
 
+# Facts that differ from server to server by design; start-up times have a line of their own.
+NOT_ENVIRONMENT = ("startup_s", "max_model_len")
+MOST_VALUES = 8
 
-def hosts(given: ReportInput) -> Table:
+
+def hosts(results: CampaignResults) -> Table:
     """Means per node where one length ran on several: node to node kept apart from run to run."""
-    rows = [
-        [
-            *point(row),
-            Cell(row["host"]),
-            count(row["n"]),
-            Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"]),
-            Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"]),
-        ]
-        for row in summary.per_host(given.rows)
-    ]
+    columns: Columns = (
+        *POINT,
+        ("Node", lambda row: Cell(row["host"])),
+        ("n", lambda row: count(row["n"])),
+        ("TTFT s", lambda row: Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"])),
+        ("Decode tok/s", lambda row: Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"])),
+    )
     note = "± is the spread from run to run on one node; the difference between rows of a length is node to node."
-    return make("Node to node", ("Prompt", "Mode", "Node", "n", "TTFT s", "Decode tok/s"), rows, note)
+    return tabulate("Node to node", columns, summary.per_host(results.rows), note)
 
 
-def contract_entries(given: ReportInput) -> list[dict[str, Any]]:
-    """Return each distinct {setting, asked, actual, source, ok} with `servers`, how many said so; broken ones first."""
+def contract_entries(results: CampaignResults) -> list[dict[str, Any]]:
+    """Return each distinct {setting, asked, actual, source, ok} with `servers`, their number; violated ones first."""
     counted: Counter[str] = Counter()
-    for server in given.servers:
+    for server in results.servers:
         for entry in _json_list(server.get("contract")):
             counted[json.dumps({key: entry.get(key) for key in ("setting", "asked", "actual", "source", "ok")})] += 1
-    found = [json.loads(text) | {"servers": count} for text, count in counted.items()]
-    return sorted(found, key=lambda entry: ({False: 0, None: 1, True: 2}[entry["ok"]], entry["setting"]))
+    entries = [json.loads(text) | {"servers": servers} for text, servers in counted.items()]
+    return sorted(entries, key=lambda entry: ({False: 0, None: 1, True: 2}[entry["ok"]], entry["setting"]))
 
 
 def _json_list(text: str | None) -> list[dict[str, Any]]:
     try:
-        found = json.loads(text or "[]")
+        entries = json.loads(text or "[]")
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
 
 
-def contract(given: ReportInput) -> Table:
-    """Each setting that was asked of the servers, what they said, and whether the two agree."""
+def contract(results: CampaignResults) -> Table:
+    """Each setting that was asked of the servers, their answer, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
-    rows: list[list[Cell | str]] = [
-        [
-            entry["setting"],
-            *(_said(entry[key]) for key in ("asked", "actual", "source")),
-            count(entry["servers"]),
-            words[entry["ok"]],
-        ]
-        for entry in contract_entries(given)
-    ]
-    columns = ("Setting", "Asked for", "In fact", "Seen in", "Servers", "Kept")
-    return make("Contract", columns, rows, "What was asked of each server, against what it said that it did.")
+    columns: Columns = (
+        ("Setting", lambda entry: str(entry["setting"])),
+        ("Asked for", lambda entry: _format_value(entry["asked"])),
+        ("In fact", lambda entry: _format_value(entry["actual"])),
+        ("Seen in", lambda entry: _format_value(entry["source"])),
+        ("Servers", lambda entry: count(entry["servers"])),
+        ("Kept", lambda entry: words[entry["ok"]]),
+    )
+    note = "What was asked of each server, against what it said that it did."
+    return tabulate("Contract", columns, contract_entries(results), note)
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def environment(given: ReportInput) -> Table:
+def environment(results: CampaignResults) -> Table:
     """Every fact of servers and hosts with its values: one where all agree, else each with its count."""
-    sources: Sequence[Mapping[str, Any]] = given.servers or given.rows
+    sources: Sequence[Row] = results.servers or results.rows
     rows = []
     for fact in (*schemas.SERVER_FACTS, *schemas.HOST_FACTS):
-        values = Counter(_fact(fact, row[fact]) for row in sources if row.get(fact) is not None)
-        if values and fact not in ("startup_s", "max_model_len"):
-            shown = [text if len(values) == 1 else f"{text} ({count} servers)" for text, count in values.most_common(8)]
-            rows.append([fact, "; ".join(shown)])
+        values = Counter(_format_fact(fact, row[fact]) for row in sources if row.get(fact) is not None)
+        if values and fact not in NOT_ENVIRONMENT:
+            common = values.most_common(MOST_VALUES)
+            rows.append([fact, "; ".join(text if len(values) == 1 else f"{text} ({n} servers)" for text, n in common)])
     starts = statistics.describe(row.get("startup_s") for row in sources)
     if starts.mean is not None:
         rows.append(["startup_s", f"{starts.mean:.1f} on average, {starts.max:.1f} at most"])
-    return make("Environment", ("Fact", "Value"), rows)
+    return tabulate("Environment", (("Fact", itemgetter(0)), ("Value", itemgetter(1))), rows)
 
 
-def _fact(name: str, value: Any) -> str:
+def _format_fact(name: str, value: Any) -> str:
     if name == "memory_bytes":
         return f"{value / 2**30:.0f} GiB"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

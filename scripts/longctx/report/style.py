@@ -1,7 +1,7 @@
-"""One look for every figure: colours that colour-blind readers tell apart, Ki/Mi lengths, human times.
+"""One look for every figure: fonts, lines, axes of Ki/Mi lengths and human times.
 
 Figures are drawn inside `with style.theme():`, so that nothing global changes, and saved by `save` as PNG and SVG
-whose bytes depend only on the data. The HTML report swaps INK, MUTED, GRID and PAPER for its dark mode.
+whose bytes depend only on the data.
 """
 
 import io
@@ -18,17 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from longctx.lengths import format_length
+from longctx.report.palette import CYCLE, GRID, INK, MUTED, PAPER, VERMILLION
 from longctx.storage.atomic import write_atomic
 
-INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d9dee3", "#ffffff"
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) without black, which is the ink; yellow last: it is pale.
-BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
-    "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#f0e442",
-)  # fmt: skip
-CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW)
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-RANDOM_WEIGHTS = "synthetic: random weights"
-FILLED_KV = "KV cache filled, not prefilled"
 HEIGHT_IN = 4.6
 
 _RC: dict[Any, Any] = {
@@ -62,27 +54,23 @@ def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = H
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
     if subtitle:
-        axes.annotate(
-            subtitle, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", color=MUTED, fontsize=9
-        )
+        place: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate(subtitle, (0, 1), (0, 7), color=MUTED, fontsize=9, **place)
     return figure, axes
 
 
-def mark_synthetic(axes: Axes, labels: Iterable[str] = (RANDOM_WEIGHTS,)) -> None:
-    """Show in the figure's corner, boxed, what about its numbers is not real (RANDOM_WEIGHTS, …); no label, no box."""
+def paper_box(pad: float, **options: Any) -> dict[str, Any]:
+    """Return the box that keeps a text readable over lines."""
+    return {"boxstyle": f"square,pad={pad}", "fc": PAPER, "ec": "none", **options}
+
+
+def mark_synthetic(axes: Axes, labels: Iterable[str]) -> None:
+    """Show in the figure's corner, boxed, what about its numbers is not real; without labels no box."""
     if text := " · ".join(labels):
-        axes.annotate(
-            text,
-            (1, 1),
-            (-9, -10),
-            xycoords="figure fraction",
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=8.5,
-            color=INK,
-            bbox={"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2},
-        ).set_in_layout(False)
+        place: Any = {"xycoords": "figure fraction", "textcoords": "offset points", "ha": "right", "va": "top"}
+        box = {"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2}
+        note = axes.annotate(text, (1, 1), (-9, -10), fontsize=8.5, color=INK, bbox=box, **place)
+        note.set_in_layout(False)
 
 
 def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length (tokens)", most: int = 9) -> None:
@@ -122,17 +110,13 @@ def time_axis(axes: Axes, label: str) -> None:
 
 def save(figure: Figure, stem: Path | str) -> list[Path]:
     """Write `stem`.png (200 dpi) and `stem`.svg atomically and return both paths; equal data gives equal bytes."""
-    stem = Path(stem)
-    formats: dict[str, Any] = {
-        ".png": {"dpi": 200, "metadata": {"Software": None}},
-        ".svg": {"metadata": {"Date": None, "Creator": None}},
-    }
-    written = []
-    for suffix, options in formats.items():
-        buffer = io.BytesIO()
+    stem, written = Path(stem), []
+    png: dict[str, Any] = {"dpi": 200, "metadata": {"Software": None}}
+    svg: dict[str, Any] = {"metadata": {"Date": None, "Creator": None}}
+    for suffix, options in ((".png", png), (".svg", svg)):
+        buffer, path = io.BytesIO(), stem.with_name(stem.name + suffix)
         with mpl.rc_context({"svg.hashsalt": f"longctx-{stem.name}"}):
             figure.savefig(buffer, format=suffix[1:], **options)
-        path = stem.with_name(stem.name + suffix)
         write_atomic(path, buffer.getvalue())
         written.append(path)
     return written

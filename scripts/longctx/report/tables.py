@@ -1,67 +1,56 @@
-"""What the reports say, as tables and sentences that the Markdown and the HTML report render alike.
+"""Table 1 and its twins: one table for each mode, a row for each prompt length."""
 
-A view is a pure function of ReportInput; cells are finished text. A missing value is an em dash, never 0.
-"""
-
+from longctx.campaign.mode import COLD_MODE
 from longctx.measure import reasons
-from longctx.report.cells import Cell, Row, Table, count, decode_cell, length_cells, make, ttft_cell
-from longctx.report.inputs import ReportInput, labels_sentence
+from longctx.report.cells import Column, Row, Table, count, decode_cell, prompt_cell, tabulate, ttft_cell
+from longctx.report.mode import report_facet
+from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 
 
-def table_1(given: ReportInput) -> Table:
-    """Table 1 in the published form, of the first mode that was run: cold prompts where there are any."""
-    mode = given.modes[0] if given.modes else "prefill"
-    return mode_table(given, mode, f"Table 1. {_table_titles()[mode]}")
+def table_1(results: CampaignResults) -> Table:
+    """Return Table 1 in the published form, of the first mode that was run: cold prompts where there are any."""
+    mode = results.modes[0] if results.modes else COLD_MODE
+    return mode_table(results, mode, f"Table 1. {report_facet(mode).table_title}")
 
 
-def other_mode_tables(given: ReportInput) -> list[Table]:
-    return [mode_table(given, mode, _table_titles()[mode]) for mode in given.modes[1:]]
+def other_mode_tables(results: CampaignResults) -> list[Table]:
+    return [mode_table(results, mode, report_facet(mode).table_title) for mode in results.modes[1:]]
 
 
-def _table_titles() -> dict[str, str]:
-    return {
-        "prefill": "Time to first token and decode throughput",
-        "reuse": "Queries behind a resident prefix",
-        "decode_only": "Decode throughput with a filled KV cache (no prefill, so no TTFT)",
-    }
-
-
-def mode_table(given: ReportInput, mode: str, title: str) -> Table:
+def mode_table(results: CampaignResults, mode: str, title: str) -> Table:
     """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
-    columns = ["Prompt", "Tokens", "TTFT s", "Decode tok/s", "n", "Notes"]
-    rows = []
-    for row in given.of_mode(mode):
-        cells = [*length_cells(row["length"]), ttft_cell(row), decode_cell(row), count(row["n"])]
-        rows.append([*cells, Cell("; ".join(notes(row)))])
-    dropped = {2} if mode == "decode_only" else set()
-    if not any(row[5].text for row in rows):
-        dropped.add(5)
-    keep = [i for i in range(6) if i not in dropped]
-    if mode == "reuse":
-        columns[2] = "Hot TTFT s"
-    return make(
-        title, [columns[i] for i in keep], [[row[i] for i in keep] for row in rows], labels_sentence(given, mode)
-    )
+    rows = results.of_mode(mode)
+    columns: list[Column[Row]] = [
+        ("Prompt", prompt_cell),
+        ("Tokens", lambda row: count(row["length"])),
+        ("Decode tok/s", decode_cell),
+        ("n", lambda row: count(row["n"])),
+    ]
+    if head := report_facet(mode).ttft_column:
+        columns.insert(2, (head, ttft_cell))
+    if any(notes(row) for row in rows):
+        columns.append(("Notes", lambda row: "; ".join(notes(row))))
+    note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
+    return tabulate(title, columns, rows, note)
 
 
 def notes(row: Row) -> list[str]:
     """Say what is wrong or special about a summary row, in a few words each."""
-    found = []
-    if row["n"] == 0 and not row["n_failed"] and not row["n_doubtful"]:
-        found.append("not measured")
-    else:
-        marks = [reason for reason in row.get("reasons") or () if reason in reasons.MARKED]
-        bad = [reason for reason in row.get("reasons") or () if reason not in reasons.MARKED]
-        for count, word in ((row["n_failed"], "failed"), (row["n_doubtful"], "doubtful")):
-            if count:
-                found.append(f"{count} {word}")
-        if bad:
-            found[-1:] = [f"{found[-1]} ({', '.join(bad)})"] if found else [", ".join(bad)]
-        if row["n_missing"]:
-            found.append(f"{row['n_missing']} missing")
-        found += marks
+    tried = row["n"] or row["n_failed"] or row["n_doubtful"]
+    texts = _faults(row) if tried else ["not measured"]
     if len(row.get("hosts") or ()) > 1:
-        found.append(f"± over {len(row['hosts'])} nodes, see Node to node")
+        texts.append(f"± over {len(row['hosts'])} nodes, see Node to node")
     if row.get("n_outliers"):
-        found.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
-    return found
+        texts.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
+    return texts
+
+
+def _faults(row: Row) -> list[str]:
+    """Say how many requests failed, are doubtful or missing, with their reasons; then the marks of those that count."""
+    why = list(row.get("reasons") or ())
+    texts = [f"{row[name]} {word}" for name, word in (("n_failed", "failed"), ("n_doubtful", "doubtful")) if row[name]]
+    if bad := ", ".join(reason for reason in why if reason not in reasons.MARKED):
+        texts[-1:] = [f"{texts[-1]} ({bad})"] if texts else [bad]
+    if row["n_missing"]:
+        texts.append(f"{row['n_missing']} missing")
+    return texts + [reason for reason in why if reason in reasons.MARKED]

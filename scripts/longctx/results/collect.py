@@ -1,24 +1,21 @@
-"""Everything that a campaign has on disk, whole or not, as plain rows for the summary, the figures and the reports.
+"""The rows that a summary is made from: the Parquets it is given, or whatever a campaign has on disk so far.
 
-A point's Parquet is read where it is; where it is not there yet, the journal tells what the point has so far.
+Only `collect_partial` reads journals: they tell what a point has whose Parquets are not there yet.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.identity import changed_settings
+from longctx.campaign.mode import campaign_facet
 from longctx.campaign.point import Point
 from longctx.errors import DataError
 from longctx.measure.point_record import OUTPUTS, PointRecord, is_done
-from longctx.results.cost import Price
-from longctx.results.curves import RunCurve, read_curve
-from longctx.results.summary import OBSERVED_ROLES
+from longctx.results.campaign_results import read_tolerantly
 from longctx.storage import journal, parquet, schemas
 from longctx.storage.journal import Journal
 
@@ -27,108 +24,85 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CollectedRows:
-    """Rows of tables.MEASUREMENTS (with `source`, their file), SERVERS, VALIDATION and PLAN; `expected` requests of
-    each (mode, length); `damaged` names files that could not be read."""
+    """Rows of schemas.MEASUREMENTS and SERVERS, each with its `source`, and PLAN; `damaged` names unreadable files.
 
-    rows: Rows
-    servers: Rows
-    validation: Rows
-    plan: Rows
-    expected: dict[tuple[str, int], int]
-    damaged: list[str]
+    partial: taken from what was there, so that the next run makes the summary again.
+    """
+
+    rows: Rows = field(default_factory=list)
+    servers: Rows = field(default_factory=list)
+    plan: Rows = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    partial: bool = False
 
 
-def collect(campaign: Campaign, length: int | None = None, *, tolerant: bool = False) -> CollectedRows:
-    """Read a campaign's results, of one length or of all; with `tolerant` a corrupt file is named, not fatal."""
-    damaged: list[str] = []
+def collect(
+    campaign: Campaign, rows: Iterable[Path], servers: Iterable[Path] = (), plan: Path | None = None
+) -> CollectedRows:
+    """Read the Parquets of points that are done; a `plan` that is not there is an unknown one.
 
-    def read(path: Path, schema: pa.Schema) -> Rows:
-        try:
-            return parquet.read_rows(path, schema) if path.exists() else []
-        except DataError as error:
-            if not tolerant:
-                raise
-            damaged.append(str(error))
-            return []
-
-    points = [point for point in campaign.points() if length in (None, point.length)]
-    rows = []
-    for point in points:
-        found = _of_point(campaign, point, "measurements", "row", read)
-        other = _of_other_recipe(campaign, point, found)
-        if other and not tolerant:
+    DataError for a file that cannot be read and for rows of another recipe.
+    """
+    collected = CollectedRows()
+    for path in rows:
+        measured = parquet.read_rows(path, schemas.MEASUREMENTS)
+        if other := _other_recipe(campaign, measured, path):
             raise DataError(other)
-        damaged += [other] if other else []
-        rows += [] if other else found
-    servers = [row for point in points for row in _of_point(campaign, point, "servers", "server", read)]
-    lengths = sorted({point.length for point in points})
-    labels = {point.length: point.label for point in points}
-    validation = [
-        row
-        for n in lengths
-        for row in read(campaign.results / "validation" / f"{labels[n]}.parquet", schemas.VALIDATION)
-    ]
-    plan = read(campaign.results / "plan.parquet", schemas.PLAN)
-    return CollectedRows(rows, servers, validation, plan, expected_requests(campaign, points), damaged)
+        collected.rows.extend(row | {"source": str(path)} for row in measured)
+    for path in servers:
+        collected.servers.extend(row | {"source": str(path)} for row in parquet.read_rows(path, schemas.SERVERS))
+    if plan and plan.is_file():
+        collected.plan.extend(parquet.read_rows(plan, schemas.PLAN))
+    return collected
 
 
-def _of_point(campaign: Campaign, point: Point, table: str, kind: str, read: Callable[[Path, pa.Schema], Rows]) -> Rows:
+def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedRows:
+    """Read what the results folder has, of one length or of all; a damaged file is named and left out."""
+    collected = CollectedRows(partial=True)
+    for point in campaign.points():
+        if length in (None, point.length):
+            rows = _point_rows(campaign, point, "measurements", collected.damaged)
+            other = _other_recipe(campaign, rows, rows[0]["source"]) if rows else None
+            collected.damaged.extend([other] if other else [])
+            collected.rows.extend([] if other else rows)
+            collected.servers.extend(_point_rows(campaign, point, "servers", collected.damaged))
+    collected.plan.extend(read_tolerantly([campaign.results / "plan.parquet"], schemas.PLAN, collected.damaged))
+    return collected
+
+
+def _point_rows(campaign: Campaign, point: Point, table: str, damaged: list[str]) -> Rows:
     """Return a done point's Parquet rows, of any other point what its journal has: the last attempt of each request."""
+    kind, schema = OUTPUTS[table]
     path, source = output_path(campaign, point, table), journal_path(campaign, point)
     record = PointRecord(campaign, point, Journal(source, journal.read(source)[0]))
     rows: Rows = []
-    if path.exists() and (is_done(record.journal.records) or not source.exists()):
-        rows, source = read(path, OUTPUTS[table][1]), path
-    rows = rows or record.final(kind)
-    return [row | {"source": str(source)} for row in rows] if kind == "row" else rows
+    if is_done(record.journal.records) or not source.exists():
+        rows, source = read_tolerantly([path], schema, damaged), path if path.exists() else source
+    rows = rows or [{name: row.get(name) for name in schema.names} for row in record.final(kind)]
+    return [row | {"source": str(source)} for row in rows]
 
 
-def _of_other_recipe(campaign: Campaign, point: Point, rows: Rows) -> str | None:
-    """Say which settings a point's rows were measured with, None where they are the campaign's."""
-    strange = [row for row in rows if row["recipe_hash"] != campaign.recipe_hash(point.mode)]
-    if not strange:
+def _other_recipe(campaign: Campaign, rows: Rows, source: Path | str) -> str | None:
+    """Say which settings the rows of a file were measured with, None where they are the campaign's."""
+    row = next((row for row in rows if row["recipe_hash"] != campaign.recipe_hash(row["mode"])), None)
+    if row is None:
         return None
     # Read only: a measurement may be writing to it.
-    path = journal_path(campaign, point)
+    path = journal_path(campaign, Point(row["length"], row["pass_index"], row["mode"]))
     header = Journal(path, journal.read(path)[0]).header or {}
     then = header.get("settings", {})
-    now = campaign.settings(point.mode) | {"prompt_sha256": then.get("prompt_sha256")}
-    changed = "; ".join(changed_settings(then, now)) if header else f"recipe {strange[0]['recipe_hash']}"
+    now = campaign.settings(row["mode"]) | {"prompt_sha256": then.get("prompt_sha256")}
+    changed = "; ".join(changed_settings(then, now)) if header else f"recipe {row['recipe_hash']}"
     return (
-        f"{strange[0]['source']}: measured with another recipe ({changed}); results of different recipes never mix, so"
+        f"{source}: measured with another recipe ({changed}); results of different recipes never mix, so"
         " give this configuration a results folder of its own (name: in the configuration) or delete that file"
     )
 
 
-def expected_requests(campaign: Campaign, points: Iterable[Point]) -> dict[tuple[str, int], int]:
+def expected_requests(campaign: Campaign, points: Sequence[Point]) -> dict[tuple[str, int], int]:
     """Return how many requests that count each (mode, length) should have."""
-    wanted: dict[tuple[str, int], int] = {}
+    expected: dict[tuple[str, int], int] = {}
     for point in points:
-        roles = OBSERVED_ROLES[point.mode]
-        key = (point.mode, point.length)
-        wanted[key] = wanted.get(key, 0) + sum(role in roles for role, _ in campaign.requests(point))
-    return wanted
-
-
-def load_price(campaign: Campaign) -> Price | None:
-    """Return the node's price where the configuration gives one."""
-    hardware = campaign.raw["hardware"]
-    if not hardware or not hardware["usd_per_gpu_hour"]:
-        return None
-    return Price(float(hardware["usd_per_gpu_hour"]), int(hardware["count"]))
-
-
-def load_curves(campaign: Campaign) -> list[RunCurve]:
-    """Return the other runs of the configuration's `compare`."""
-    return [read_curve(path) for path in campaign.raw["compare"]]
-
-
-def subtitle(rows: Iterable[dict[str, Any]]) -> str:
-    """Return 'model · 8 × GPU · vLLM 0.25.1 · fp8_e4m3 KV' from the first row that knows each of them."""
-    known: dict[str, Any] = {}
-    for row in rows:
-        known = {key: value for key, value in row.items() if value is not None} | known
-    system = f"{known['gpu_count'] or 1} × {known['gpu']}" if known.get("gpu_count") else known.get("cpu")
-    version, kv = known.get("vllm_version"), known.get("kv_cache_dtype")
-    parts = [known.get("model"), system, version and f"vLLM {version}", kv and f"{kv} KV"]
-    return " · ".join(str(part) for part in parts if part)
+        counted = [role in campaign_facet(point.mode).counted_roles for role, _ in campaign.requests(point)]
+        expected[point.mode, point.length] = expected.get((point.mode, point.length), 0) + sum(counted)
+    return expected

@@ -3,7 +3,7 @@
 A curve comes from another run's summary (Parquet or CSV) or from a published table (CSV): columns prompt_tokens,
 ttft_s_mean (or ttft_client_s), decode_tok_s_mean (or decode_tok_s), optionally mode, n, ttft_s_std, decode_tok_s_std;
 '#' lines are comments, of which `# name: …`, `# gpu: …`, `# gpu_count: …`, `# n: …`, `# weights: random` and those of
-limits.NOTES are read.
+published.NOTES are read.
 
 Verdicts: `slower` and `faster` are beyond the threshold and significant among all comparisons of the two runs (`same`:
 within the threshold; `noise`: beyond it, but the interval holds 1; `unproven`: beyond it without a spread to test, or
@@ -12,12 +12,17 @@ significant only when tested alone). `lost`: asked of our run, which has no valu
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from longctx.campaign.mode import MODES, campaign_facet
+from longctx.errors import ConfigError
 from longctx.lengths import format_length
 from longctx.results import statistics
-from longctx.results.curves import METRICS, CurvePoint, RunCurve
+from longctx.results.curves import METRICS, CurvePoint, RunCurve, read_curve
 from longctx.results.statistics import Description, Ratio
 
 
@@ -43,7 +48,7 @@ class Comparison:
     threshold: float
     confidence: float
     per_gpu: bool
-    rows: tuple[Compared, ...] = field(default=())
+    rows: tuple[Compared, ...] = ()
 
     def having(self, verdict: str) -> list[Compared]:
         return [row for row in self.rows if row.verdict == verdict]
@@ -61,19 +66,23 @@ class Comparison:
         return bool(slower or self.having("lost") or self.nothing_shared)
 
 
-def scaled(described: Description, factor: float) -> Description:
-    """Return mean and std times `factor`, for figures per GPU."""
-    if described.mean is None:
-        return described
-    std = None if described.std is None else described.std * factor
-    return Description(described.n, described.mean * factor, std)
-
-
 def per_gpu(described: Description, metric: str, gpu_count: int | None) -> Description:
-    """Return GPU-seconds of a TTFT, or tok/s of one GPU; empty where the number of GPUs is unknown."""
-    if not gpu_count:
+    """Return GPU-seconds of a TTFT, or tok/s of one GPU; empty where the number of GPUs or the mean is unknown."""
+    if not gpu_count or described.mean is None:
         return Description()
-    return scaled(described, gpu_count if metric == "ttft_s" else 1 / gpu_count)
+    factor = gpu_count if metric == "ttft_s" else 1 / gpu_count
+    return Description(described.n, described.mean * factor, described.std and described.std * factor)
+
+
+def compare_files(
+    ours: Path, against: Sequence[Path], *, threshold: float, confidence: float, normalise: bool
+) -> list[Comparison]:
+    """Compare the run of one file with those of others, as `compare` does; ConfigError for GPUs that nobody counted."""
+    mine, others = read_curve(ours), [read_curve(path) for path in against]
+    if normalise and (unknown := [curve.source for curve in (mine, *others) if not curve.gpu_count]):
+        raise ConfigError(f"--per-gpu: {', '.join(unknown)} does not say how many GPUs it ran on; compare without it")
+    options: dict[str, Any] = {"threshold": threshold, "confidence": confidence, "normalise": normalise}
+    return [compare(mine, other, **options) for other in others]
 
 
 def compare(
@@ -82,35 +91,44 @@ def compare(
     """Compare every metric at every length that either curve has; with `normalise` per GPU.
 
     A difference counts when the slowdown (ours / theirs for TTFT, theirs / ours for decode) leaves 1 ± `threshold` and
-    is significant at `confidence` (stats.ratio: Welch) among all that is compared (stats.significant), so that the
-    chance of any false alarm between equal runs is 1 - `confidence` however many lengths there are.
+    is significant at `confidence` (Welch) among all that is compared (Benjamini and Hochberg): the chance of any false
+    alarm between equal runs is 1 - `confidence`, however many lengths there are.
     """
-    found = list(_ratios(ours, theirs, confidence, normalise))
-    proven = statistics.significant([row.ratio.p if row.ratio else None for row in found], 1 - confidence)
-    rows = [
-        replace(row, verdict=_verdict(row, threshold, sure)) if row.ratio else row
-        for row, sure in zip(found, proven, strict=True)
+    rows = list(_ratios(ours, theirs, confidence, normalise))
+    proven = statistics.significant([row.ratio.p if row.ratio else None for row in rows], 1 - confidence)
+    judged = [
+        replace(row, verdict=_verdict(row.ratio, slowdown(row), threshold, sure)) if row.ratio else row
+        for row, sure in zip(rows, proven, strict=True)
     ]
-    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(rows))
+    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(judged))
 
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
-    """Yield every metric and length with its ratio; the verdict of a ratio is still open."""
-    for mode in ("prefill", "reuse", "decode_only"):
-        a, b = ours.of_mode(mode), theirs.of_mode(mode)
+    """Yield every metric and length of the outer join of both runs; the verdict of a ratio is still open."""
+    on = ["mode", "length"]
+    left, right = (
+        pd.DataFrame([(point.mode, point.length, point) for point in curve.points], columns=[*on, "point"])
+        .astype({"mode": "string", "length": "int64"})
+        .drop_duplicates(on, keep="last")
+        for curve in (ours, theirs)
+    )
+    joined = left.merge(right, how="outer", on=on, suffixes=("_ours", "_theirs")).sort_values("length")
+    joined = joined.astype(object).where(joined.notna(), None)
+    for mode in MODES:
+        rows = list(joined[joined["mode"] == mode].itertuples(index=False, name=None))
         for metric in METRICS:
-            for length in sorted({*a, *b}):
-                mine = _one(a.get(length), metric, ours, normalise)
-                other = _one(b.get(length), metric, theirs, normalise)
-                if mine[0].mean is not None or other[0].mean is not None:
-                    ratio = statistics.ratio(mine[0], other[0], confidence, (mine[1], other[1]))
-                    verdict = "only_ours" if mine[0].mean is not None else "only_theirs"
-                    if (asked := a.get(length)) and getattr(asked, metric).mean is None:
-                        verdict = "lost"
-                    yield Compared(mode, length, metric, mine[0], other[0], ratio, verdict)
+            for _, length, mine, other in rows:
+                a, a_unit = _values(mine, metric, ours, normalise)
+                b, b_unit = _values(other, metric, theirs, normalise)
+                if a.mean is None and b.mean is None:
+                    continue
+                ratio = statistics.ratio(a, b, confidence, (a_unit, b_unit))
+                lost = mine is not None and getattr(mine, metric).mean is None
+                verdict = "lost" if lost else "only_theirs" if a.mean is None else "only_ours"
+                yield Compared(str(mode), length, metric, a, b, ratio, verdict)
 
 
-def _one(point: CurvePoint | None, metric: str, curve: RunCurve, normalise: bool) -> tuple[Description, float]:
+def _values(point: CurvePoint | None, metric: str, curve: RunCurve, normalise: bool) -> tuple[Description, float]:
     """Return a point's metric and the unit of its last printed digit, both per GPU if asked."""
     if point is None:
         return Description(), 0.0
@@ -118,36 +136,33 @@ def _one(point: CurvePoint | None, metric: str, curve: RunCurve, normalise: bool
     unit = point.rounding.get(metric, 0.0)
     if not normalise:
         return described, unit
-    factor = (curve.gpu_count or 1) if metric == "ttft_s" else 1 / (curve.gpu_count or 1)
-    return per_gpu(described, metric, curve.gpu_count), unit * factor
+    rounded = per_gpu(Description(1, unit), metric, curve.gpu_count)
+    return per_gpu(described, metric, curve.gpu_count), rounded.mean or 0.0
 
 
-def _verdict(row: Compared, threshold: float, significant: bool) -> str:
-    slower = slowdown(row)
+def _verdict(ratio: Ratio, slower: float, threshold: float, significant: bool) -> str:
     if 1 / (1 + threshold) <= slower <= 1 + threshold:
         return "same"
     if significant:
         return "slower" if slower > 1 else "faster"
-    low, high = (row.ratio.low, row.ratio.high) if row.ratio else (None, None)
-    return "noise" if low is not None and high is not None and low <= 1 <= high else "unproven"
+    inside = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+    return "noise" if inside else "unproven"
 
 
-def cautions(found: Comparison) -> list[str]:
+def cautions(comparison: Comparison) -> list[str]:
     """Return what else than speed the two runs differ in, or what of their numbers is not real."""
-    ours, theirs = found.ours, found.theirs
-    said = []
+    ours, theirs = comparison.ours, comparison.theirs
+    sentences = []
     if ours.system != theirs.system and ours.system and theirs.system:
-        said.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
+        sentences.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
     elif ours.synthetic_weights or theirs.synthetic_weights:
-        where = (
-            "Both runs"
-            if ours.synthetic_weights == theirs.synthetic_weights
-            else ("This run" if ours.synthetic_weights else "The other run")
-        )
-        said.append(f"{where} had random weights: speeds are real, outputs mean nothing.")
-    if any(row.mode == "decode_only" and row.ratio for row in found.rows):
-        said.append("In decode_only the KV cache was filled, not prefilled.")
-    return said
+        both = ours.synthetic_weights and theirs.synthetic_weights
+        which = "Both runs" if both else "This run" if ours.synthetic_weights else "The other run"
+        sentences.append(f"{which} had random weights: speeds are real, outputs mean nothing.")
+    for mode in MODES:
+        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in comparison.rows):
+            sentences.append(f"In {mode} the KV cache was filled, not prefilled.")
+    return sentences
 
 
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
@@ -167,8 +182,8 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
 def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
     if lost := [row for c in comparisons for row in c.having("lost")]:
         yield f"no value here where the other run has one: {', '.join(dict.fromkeys(map(_named, lost)))}"
-    if apart := [c.theirs.name for c in comparisons if c.nothing_shared]:
-        yield f"no length in common with {', '.join(apart)}, so nothing was compared"
+    if disjoint := [c.theirs.name for c in comparisons if c.nothing_shared]:
+        yield f"no length in common with {', '.join(disjoint)}, so nothing was compared"
     if unproven := sum(len(c.having("unproven")) for c in comparisons):
         yield f"{unproven} differ by more, but too few runs to prove it"
 
@@ -184,28 +199,35 @@ def slowdown(row: Compared) -> float:
     return row.ratio.value if row.metric == "ttft_s" else 1 / row.ratio.value
 
 
+def to_text(comparisons: Sequence[Comparison]) -> str:
+    """Return a line per ratio or lost value, then the verdict."""
+    lines = []
+    for comparison in comparisons:
+        lines.append(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
+        lines += [f"  {text}" for text in cautions(comparison)]
+        for row in comparison.rows:
+            if row.ratio is not None or row.verdict == "lost":
+                name = f"{row.mode} {METRICS[row.metric]}"
+                ratio = f"{row.ratio.value:8.3f}  {_interval(row.ratio):<16}" if row.ratio else f"{'':26}"
+                lines.append(f"  {name:<22} {format_length(row.length):>7}  {ratio}  {row.verdict}")
+    return "\n".join([*lines, verdict_sentence(comparisons)])
+
+
+def _interval(ratio: Ratio) -> str:
+    return "(no spread)" if ratio.low is None else f"[{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
 def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """Return tables.COMPARISON rows."""
-    return [
-        {
-            "other": comparison.theirs.name,
-            "source": comparison.theirs.source,
-            "per_gpu": comparison.per_gpu,
-            "mode": row.mode,
-            "length": row.length,
-            "metric": row.metric,
-            "ours_mean": row.ours.mean,
-            "ours_std": row.ours.std,
-            "ours_n": row.ours.n,
-            "theirs_mean": row.theirs.mean,
-            "theirs_std": row.theirs.std,
-            "theirs_n": row.theirs.n,
-            "ratio": row.ratio and row.ratio.value,
-            "ratio_low": row.ratio and row.ratio.low,
-            "ratio_high": row.ratio and row.ratio.high,
-            "p": row.ratio and row.ratio.p,
-            "verdict": row.verdict,
-        }
-        for comparison in comparisons
-        for row in comparison.rows
-    ]
+    """Return schemas.COMPARISON rows."""
+    rows = []
+    for comparison in comparisons:
+        other = {"other": comparison.theirs.name, "source": comparison.theirs.source, "per_gpu": comparison.per_gpu}
+        for row in comparison.rows:
+            values = {"mode": row.mode, "length": row.length, "metric": row.metric, "verdict": row.verdict}
+            for side, described in (("ours", row.ours), ("theirs", row.theirs)):
+                values |= {f"{side}_{name}": getattr(described, name) for name in ("mean", "std", "n")}
+            if row.ratio:
+                columns = {"ratio": "value", "ratio_low": "low", "ratio_high": "high", "p": "p"}
+                values |= {column: getattr(row.ratio, name) for column, name in columns.items()}
+            rows.append(other | values)
+    return rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
+from scipy.stats import false_discovery_control, linregress, median_abs_deviation
 
 OUTLIER_Z, OUTLIER_MIN_N = 3.5, 5
 # Degrees of freedom from which on Student's t is the normal distribution for every purpose here.
@@ -30,31 +31,14 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerFit:
-    """y = coefficient * x ** exponent; r2 and exponent_std are of the straight line in log-log."""
-
-    coefficient: float
-    exponent: float
-    exponent_std: float | None
-    r2: float
-    n: int
-
-    def predict(self, x: float) -> float:
-        return float(self.coefficient * x**self.exponent)
-
-
-@dataclass(frozen=True, slots=True)
 class LinearFit:
-    """y = intercept + slope * x."""
+    """y = intercept + slope * x; slope_std is the slope's standard error, None for two points."""
 
     intercept: float
     slope: float
     slope_std: float | None
     r2: float
     n: int
-
-    def predict(self, x: float) -> float:
-        return self.intercept + self.slope * x
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +58,13 @@ def finite(values: Iterable[float | None]) -> list[float]:
 
 def describe(values: Iterable[float | None]) -> Description:
     """Describe `values`; one value has no standard deviation, none has nothing."""
-    found = finite(values)
-    if not found:
+    numbers = finite(values)
+    if not numbers:
         return Description()
-    mean = statistics.fmean(found)
-    std = statistics.stdev(found) if len(found) > 1 else None
+    mean = statistics.fmean(numbers)
+    std = statistics.stdev(numbers) if len(numbers) > 1 else None
     cv = std / abs(mean) if std is not None and mean else None
-    return Description(len(found), mean, std, cv, min(found), statistics.median(found), max(found))
+    return Description(len(numbers), mean, std, cv, min(numbers), statistics.median(numbers), max(numbers))
 
 
 def outliers(values: Sequence[float | None]) -> list[bool]:
@@ -88,40 +72,26 @@ def outliers(values: Sequence[float | None]) -> list[bool]:
 
     Only with five values or more; where most are equal (MAD 0) 1.2533 times the mean deviation takes the MAD's place.
     """
-    found = finite(values)
-    if len(found) < OUTLIER_MIN_N:
+    numbers = finite(values)
+    if len(numbers) < OUTLIER_MIN_N:
         return [False] * len(values)
-    median = statistics.median(found)
-    deviations = [abs(value - median) for value in found]
-    scale = statistics.median(deviations) / 0.6745 or 1.2533 * statistics.fmean(deviations)
-    return [
-        value is not None and math.isfinite(value) and scale > 0 and abs(value - median) > OUTLIER_Z * scale
-        for value in values
-    ]
+    median = statistics.median(numbers)
+    mad = float(median_abs_deviation(numbers, scale=0.6745))
+    limit = OUTLIER_Z * (mad or 1.2533 * statistics.fmean(abs(number - median) for number in numbers))
+    return [value is not None and math.isfinite(value) and abs(value - median) > limit > 0 for value in values]
 
 
-def fit_line(x: Sequence[float], y: Sequence[float | None]) -> LinearFit | None:
-    """Return the least-squares line through the points that have a y, or None with fewer than two distinct x."""
-    pairs = [(a, b) for a, b in zip(x, y, strict=True) if b is not None and math.isfinite(b)]
-    if len({a for a, _ in pairs}) < 2:
+def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
+    """Return the least-squares line through the points, None with fewer than two distinct x."""
+    if len(set(x)) < 2:
         return None
-    xs, ys = np.array(pairs, dtype=float).T
-    spread = float(((xs - xs.mean()) ** 2).sum())
-    slope = float(((xs - xs.mean()) * (ys - ys.mean())).sum()) / spread
-    intercept = float(ys.mean()) - slope * float(xs.mean())
-    residual, total = float(((ys - intercept - slope * xs) ** 2).sum()), float(((ys - ys.mean()) ** 2).sum())
-    r2 = 1 - residual / total if total else 1.0
-    slope_std = math.sqrt(residual / (len(pairs) - 2) / spread) if len(pairs) > 2 else None
-    return LinearFit(intercept, slope, slope_std, r2, len(pairs))
-
-
-def fit_power(x: Sequence[float], y: Sequence[float | None]) -> PowerFit | None:
-    """Return the power law through the points with a positive y (least squares in log-log), or None below two x."""
-    logs = [math.log(b) if b is not None and math.isfinite(b) and b > 0 else None for b in y]
-    line = fit_line([math.log(a) for a in x], logs)
-    if line is None:
-        return None
-    return PowerFit(math.exp(line.intercept), line.slope, line.slope_std, line.r2, line.n)
+    x_mean, y_mean = float(np.mean(x)), float(np.mean(y))
+    # Centred: lengths that are far from 0 cost no digits.
+    line = linregress(np.asarray(x) - x_mean, np.asarray(y) - y_mean)
+    slope = float(line.slope)
+    r2 = float(line.rvalue**2) if len(set(y)) > 1 else 1.0
+    slope_std = float(line.stderr) if len(x) > 2 else None
+    return LinearFit(y_mean - slope * x_mean, slope, slope_std, r2, len(x))
 
 
 def ratio(
@@ -160,11 +130,11 @@ def _freedom(variance: float, parts: Sequence[float], freedoms: Sequence[int]) -
 
 
 def significant(p_values: Sequence[float | None], level: float) -> list[bool]:
-    """Say which of many tests count together (Benjamini and Hochberg 1995): all up to the largest p(k) <= k level / m.
+    """Say which of many tests count together, by the procedure of Benjamini and Hochberg (1995).
 
     Of m tests without a true difference, the chance that any counts is `level`, not up to m times that; where many
     differ, hardly more is asked of each than alone. None (nothing to test) never counts and is not one of the m.
     """
-    known = sorted(p for p in p_values if p is not None)
-    limit = max((p for k, p in enumerate(known, 1) if p <= k * level / len(known)), default=-1.0)
-    return [p is not None and p <= limit for p in p_values]
+    known = [p for p in p_values if p is not None]
+    adjusted = iter(false_discovery_control(known) if known else ())
+    return [p is not None and bool(next(adjusted) <= level) for p in p_values]

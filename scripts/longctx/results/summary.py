@@ -1,33 +1,32 @@
-"""From rows to one summary row per mode and length, and the fits over lengths.
+"""From rows to one summary row per mode and length.
 
-Which rows count: in mode prefill the requests of role cold and repeat (each a cold prompt of its own; a resumed one has
-no TTFT but a decode rate), in mode reuse the hot queries (role reuse; the prefill that makes the prefix resident gives
-prefix_ttft_s_mean), in decode_only its own. Warm-ups never count. A request that was tried again counts once, by its
-best attempt (ok, then doubtful, then failed). Only ok rows give values; `n` counts them and `<metric>_n` the values
-behind each mean.
+Which rows count: the roles that the mode's campaign facet names (a resumed cold prompt has no TTFT but a decode rate).
+Warm-ups never count. A point's record keeps the last attempt of each request, so a request is one row. Only ok rows
+give values; `n` counts them and `<metric>_n` the values behind each mean.
 Nothing is dropped for being far off: outliers are counted.
 """
 
-import csv
-import io
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+import pandas as pd
+
+from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import DataError
 from longctx.lengths import format_length
-from longctx.results import cost, statistics
+from longctx.results import statistics
 from longctx.results.cost import Price
-from longctx.storage import atomic, schemas
+from longctx.results.frames import to_frame, to_rows
+from longctx.results.mode import METRICS, Row, results_facet
+from longctx.storage import schemas
+from longctx.storage.schemas import Role, Status
 
-Row = Mapping[str, Any]
 Key = tuple[str, int]
 
-OBSERVED_ROLES = {"prefill": schemas.COLD_ROLES, "reuse": ("reuse",), "decode_only": ("decode_only",)}
-METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
-WARMUP = "warmup"
-_RANK = {"ok": 2, "doubtful": 1}
+KEY = ["mode", "length"]
+WARMUP = str(Role.WARMUP)
 
 
 def summarise(
@@ -36,89 +35,87 @@ def summarise(
     plan_rows: Iterable[Row] = (),
     price: Price | None = None,
 ) -> list[dict[str, Any]]:
-    """Return tables.SUMMARY rows for every (mode, length) that was measured or expected, by mode, then length.
+    """Return schemas.SUMMARY rows for every (mode, length) that was measured or expected, by mode, then length.
 
-    rows: tables.MEASUREMENTS rows (an extra key `source`, the file, is used in messages). expected: requests that each
-    (mode, length) should have; fewer are `n_missing`. plan_rows: tables.PLAN rows, for the bounds. DataError if ok rows
-    of a mode come from servers that differ in a field of tables.IDENTITY.
+    rows: schemas.MEASUREMENTS rows (an extra key `source`, the file, is used in messages). expected: requests that each
+    (mode, length) should have; fewer are `n_missing`. plan_rows: schemas.PLAN rows, for the bounds. DataError if ok
+    rows of a mode come from servers that differ in a field of schemas.IDENTITY.
     """
     rows = [row for row in rows if row["role"] != WARMUP]
     check_identity(rows)
-    groups: dict[Key, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["mode"], row["length"]].append(row)
-    bounds = {(row["mode"], row["length"]): row for row in plan_rows}
-    modes = list(OBSERVED_ROLES)
-    keys = sorted({*groups, *expected}, key=lambda key: (modes.index(key[0]), key[1]))
-    return [_summarise_point(key, groups[key], expected.get(key, 0), _bound(bounds, key), price) for key in keys]
+    keys = {*((row["mode"], row["length"]) for row in rows), *expected}
+    points = sorted(keys, key=lambda key: (MODES.index(key[0]), key[1]))
+    if not points:
+        return []
+    summary = pd.DataFrame(points, columns=KEY, dtype=object).assign(**_aggregates(rows, points, expected))
+    summary = _with_bounds(to_frame(to_rows(summary, schemas.SUMMARY), schemas.SUMMARY), plan_rows)
+    summarised = to_rows(summary, schemas.SUMMARY)
+    for row in summarised:
+        facet = results_facet(row["mode"])
+        row |= facet.columns([one for one in rows if all(one[name] == row[name] for name in KEY)])
+        if price:
+            decode_s_per_mtok = 1e6 / row["decode_tok_s_mean"] if row["decode_tok_s_mean"] else None
+            row |= {"usd_per_mtok_out": price.usd(decode_s_per_mtok), **facet.costs(row, price)}
+    return summarised
 
 
-def observations(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that count, one per request: its best attempt, the latest among equals."""
-    best: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        if row["role"] not in OBSERVED_ROLES[row["mode"]]:
-            continue
-        key = tuple(row.get(field) for field in ("mode", "length", "pass_index", "request_index"))
-        if key not in best or _RANK.get(row["status"], 0) >= _RANK.get(best[key]["status"], 0):
-            best[key] = row
-    return list(best.values())
+def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Key, int]) -> dict[str, list[Any]]:
+    """Return the columns of the summary that are made from rows alone, each with one value per point."""
+    frame = _value_frame(rows)
+    ok = frame[frame["counted"] & (frame["status"] == str(Status.OK))]
+    far = Counter((row["mode"], row["length"]) for row in outlier_rows(rows))
+
+    def aggregate(part: pd.DataFrame, column: str, function: Callable[[list[Any]], Any]) -> list[Any]:
+        """Return `function` of a column's values at each point; it gets none where `part` lacks the point."""
+        groups = dict(iter(part.groupby(KEY)[column]))
+        return [function(groups[key].dropna().tolist() if key in groups else []) for key in points]
+
+    counted = aggregate(frame[frame["counted"]], "status", len)
+    columns = {
+        "n": aggregate(ok, "status", len),
+        "n_failed": aggregate(frame[frame["status"] == str(Status.FAILED)], "status", len),
+        "n_doubtful": aggregate(frame[frame["status"] == str(Status.DOUBTFUL)], "status", len),
+        "n_missing": [max(0, expected.get(key, 0) - n) for key, n in zip(points, counted, strict=True)],
+        "n_outliers": [far[key] for key in points],
+        "reasons": aggregate(frame.explode("reasons"), "reasons", lambda values: sorted(set(values))),
+        "hosts": aggregate(ok, "host", lambda values: sorted(set(values))),
+        "cached_tokens_min": aggregate(ok, "cached_tokens", lambda values: min(values, default=None)),
+    }
+    for name in ("synthetic_weights", "filled_kv"):
+        columns[name] = aggregate(frame, name, lambda values: any(values) or None)
+    for name in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
+        columns[name] = aggregate(pd.concat([ok, frame]), name, lambda values: next(iter(values), None))
+    for metric in METRICS:
+        described = pd.DataFrame([asdict(one) for one in aggregate(ok, metric, statistics.describe)], dtype=object)
+        columns |= {f"{metric}_{name}": described[name].tolist() for name in described}
+    energy = _energy(ok)
+    for name in energy:
+        columns[name] = aggregate(ok.assign(**energy), name, lambda values: statistics.describe(values).mean)
+    return columns
 
 
-def value(row: Row, metric: str) -> float | None:
-    """Return what `row` contributes to the statistics of `metric`, None if nothing; a filled cache has no prefill."""
-    if row["status"] != "ok" or (row["mode"] == "decode_only" and metric != "decode_tok_s"):
-        return None
-    number: float | None = row.get(metric)
-    return number
+def _value_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows as a frame that says which are `counted`; a metric is null where it is no value of its mode."""
+    frame = to_frame(rows, schemas.MEASUREMENTS)
+    frame["reasons"] = pd.Series([reasons_of(row) for row in rows], dtype=object)
+    frame["counted"] = pd.Series([row["role"] in campaign_facet(row["mode"]).counted_roles for row in rows], dtype=bool)
+    for metric in METRICS:
+        valid = [row["status"] == Status.OK and metric in results_facet(row["mode"]).metrics for row in rows]
+        frame[metric] = frame[metric].where(pd.Series(valid, dtype=bool))
+    return frame
 
 
 def outlier_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows whose TTFT or decode throughput stands out among the others of their mode and length."""
-    found = []
-    groups: dict[Key, list[Row]] = defaultdict(list)
-    for row in observations(rows):
-        groups[row["mode"], row["length"]].append(row)
-    for group in groups.values():
-        marks = [statistics.outliers([value(row, metric) for row in group]) for metric in ("ttft_s", "decode_tok_s")]
-        found += [row for row, *far in zip(group, *marks, strict=True) if any(far)]
-    return found
-
-
-def _summarise_point(key: Key, rows: list[Row], expected: int, bound: Row, price: Price | None) -> dict[str, Any]:
-    counted = observations(rows)
-    sound = [row for row in counted if row["status"] == "ok"]
-    summary: dict[str, Any] = dict.fromkeys(schemas.SUMMARY.names) | {
-        "mode": key[0],
-        "length": key[1],
-        "n": sum(row["status"] == "ok" for row in counted),
-        "n_failed": sum(row["status"] == "failed" for row in rows),
-        "n_doubtful": sum(row["status"] == "doubtful" for row in rows),
-        "n_missing": max(0, expected - len(counted)),
-        "n_outliers": len(outlier_rows(rows)),
-        "reasons": sorted({reason for row in rows for reason in reasons_of(row)}),
-        "hosts": sorted({row["host"] for row in sound if row.get("host")}),
-        "cached_tokens_min": min(
-            (row["cached_tokens"] for row in sound if row.get("cached_tokens") is not None), default=None
-        ),
-        "synthetic_weights": any(row.get("synthetic_weights") for row in rows) or None,
-        "filled_kv": any(row.get("filled_kv") for row in rows) or None,
-    }
-    if key[0] == "reuse":
-        summary["prefix_ttft_s_mean"] = statistics.describe(
-            value(row, "ttft_s") for row in rows if row["role"] == "cold"
-        ).mean
-    for field in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
-        summary[field] = next((row[field] for row in [*sound, *rows] if row.get(field) is not None), None)
-    for metric in METRICS:
-        described = statistics.describe(value(row, metric) for row in counted)
-        for name in described.__dataclass_fields__:
-            summary[f"{metric}_{name}"] = getattr(described, name)
-    _add_bounds(summary, bound)
-    _add_energy(summary, sound)
-    if price:
-        _add_cost(summary, price)
-    return summary
+    frame = _value_frame(rows)
+    far: list[Row] = []
+    for _, group in frame[frame["counted"]].groupby(KEY, sort=False):
+        marks = [
+            statistics.outliers(group[metric].astype(object).where(group[metric].notna(), None).tolist())
+            for metric in ("ttft_s", "decode_tok_s")
+        ]
+        far += [rows[index] for index, *found in zip(group.index, *marks, strict=True) if any(found)]
+    return far
 
 
 def reasons_of(row: Row) -> list[str]:
@@ -126,52 +123,36 @@ def reasons_of(row: Row) -> list[str]:
     return list(row.get("reasons") or ([row["reason"]] if row.get("reason") else []))
 
 
-def _bound(bounds: Mapping[Key, Row], key: Key) -> Row:
-    """Return the plan row of a point; decode is bounded alike in every mode, so any mode's plan row serves."""
-    return bounds.get(key) or next((row for (_, length), row in bounds.items() if length == key[1]), {})
+def _with_bounds(summary: pd.DataFrame, plan_rows: Iterable[Row]) -> pd.DataFrame:
+    """Return the summary with the plan's bounds and measured / bound.
+
+    Decode is bounded alike in every mode, so any mode's plan row of the length serves.
+    """
+    bounds = ["ttft_bound_s", "decode_bound_tok_s"]
+    plan = to_frame(plan_rows, schemas.PLAN).groupby("length")[bounds].first()
+    summary = summary.drop(columns=bounds).merge(plan, how="left", left_on="length", right_index=True)
+    cold = pd.Series([results_facet(mode).ttft_is_cold for mode in summary["mode"]], dtype=bool)
+    summary["ttft_bound_s"] = summary["ttft_bound_s"].where(cold)
+    summary["ttft_over_bound"] = summary["ttft_s_mean"] / summary["ttft_bound_s"]
+    summary["decode_over_bound"] = summary["decode_tok_s_mean"] / summary["decode_bound_tok_s"]
+    return summary
 
 
-def _add_bounds(summary: dict[str, Any], bound: Row) -> None:
-    """Add the bounds and measured / bound; a hot query and a filled cache have no prefill to bound."""
-    ttft_bound = bound.get("ttft_bound_s") if summary["mode"] == "prefill" else None
-    decode_bound = bound.get("decode_bound_tok_s")
-    summary["ttft_bound_s"], summary["decode_bound_tok_s"] = ttft_bound, decode_bound
-    summary["ttft_over_bound"] = _quotient(summary["ttft_s_mean"], ttft_bound)
-    summary["decode_over_bound"] = _quotient(summary["decode_tok_s_mean"], decode_bound)
+def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return J of each request; J per token that it computed (prompt - cached + output); and, apart, J per such prompt
+    token until the first token and J per output token after it.
 
-
-def _add_energy(summary: dict[str, Any], rows: list[Row]) -> None:
-    """Add the mean energy of a request in J; per token that it computed (prompt - cached + output); and apart, per such
-    prompt token until the first token and per output token after it. A filled cache computed none of its prompt: what
-    was spent until its first token is nobody's."""
-    whole, prompt, output = [], [], []
-    for row in rows:
-        energy, decode, made = (row.get(name) for name in ("energy_j", "energy_decode_j", "completion_tokens"))
-        if row["mode"] != "decode_only":
-            computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
-            whole.append(_quotient(energy, computed + (made or 0)))
-            prompt.append(None if energy is None or decode is None else _quotient(energy - decode, computed))
-        compiled = "compiled" in reasons_of(row)  # perhaps while decoding
-        output.append(_quotient(decode, made - 1 if made and not compiled else None))
-    summary["energy_j_mean"] = statistics.describe(row.get("energy_j") for row in rows).mean
-    for name, values in (("", whole), ("prompt_", prompt), ("output_", output)):
-        summary[f"energy_j_per_{name}token"] = statistics.describe(values).mean
-    summary["power_gap_s_mean"] = statistics.describe(row.get("power_gap_s") for row in rows).mean
-
-
-def _add_cost(summary: dict[str, Any], price: Price) -> None:
-    """Add $ of a cold prefill, of a hot query with its answer, and of a million tokens prefilled and decoded."""
-    ttft = summary["ttft_s_mean"]
-    summary["usd_per_mtok_out"] = price.usd(_quotient(1e6, summary["decode_tok_s_mean"]))
-    if summary["mode"] == "prefill":
-        summary["usd_per_prefill"] = price.usd(ttft)
-        summary["usd_per_mtok"] = price.usd(_quotient(ttft and ttft * 1e6, summary["length"]))
-    if summary["mode"] == "reuse":
-        summary["usd_per_query"] = price.usd(cost.query_s(summary))
-
-
-def _quotient(a: float | None, b: float | None) -> float | None:
-    return None if a is None or not b else a / b
+    A filled cache computed none of its prompt: the energy until its first token belongs to no token.
+    """
+    energy, decode, output = ok["energy_j"], ok["energy_decode_j"], ok["completion_tokens"]
+    prefilled = pd.Series([campaign_facet(mode).measures_ttft for mode in ok["mode"]], index=ok.index, dtype=bool)
+    compiled = pd.Series(["compiled" in marks for marks in ok["reasons"]], index=ok.index, dtype=bool)
+    computed = (ok["prompt_tokens"].fillna(0) - ok["cached_tokens"].fillna(0)).where(prefilled)
+    # One that compiled a kernel perhaps did so while decoding.
+    tokens = {"token": computed + output.fillna(0), "prompt_token": computed, "output_token": (output - 1)[~compiled]}
+    joules = {"token": energy, "prompt_token": energy - decode, "output_token": decode}
+    columns = {f"energy_j_per_{name}": joules[name] / count.where(count > 0) for name, count in tokens.items()}
+    return columns | {"energy_j_mean": energy, "power_gap_s_mean": ok["power_gap_s"]}
 
 
 def check_identity(rows: Iterable[Row]) -> None:
@@ -182,19 +163,19 @@ def check_identity(rows: Iterable[Row]) -> None:
     first: dict[tuple[str, str], tuple[Any, Row]] = {}
     for row in rows:
         for field in schemas.IDENTITY:
-            known = row.get(field)
-            if known is None and row["status"] != "ok":
+            fact = row.get(field)
+            if fact is None and row["status"] != Status.OK:
                 continue
-            before, example = first.setdefault((row["mode"], field), (known, row))
-            if before != known:
+            before, example = first.setdefault((row["mode"], field), (fact, row))
+            if before != fact:
                 raise DataError(
-                    f"measurements of mode {row['mode']} differ in {field}: {_said(before)} in {_where(example)},"
-                    f" {_said(known)} in {_where(row)}; different systems never merge, so give each its own results"
+                    f"measurements of mode {row['mode']} differ in {field}: {_text(before)} in {_where(example)},"
+                    f" {_text(fact)} in {_where(row)}; different systems never merge, so give each its own results"
                     " folder (name: in the configuration)"
                 )
 
 
-def _said(fact: Any) -> str:
+def _text(fact: Any) -> str:
     return "not known" if fact is None else str(fact)
 
 
@@ -202,44 +183,16 @@ def _where(row: Row) -> str:
     return row.get("source") or f"{format_length(row['length'])} pass {row.get('pass_index')}"
 
 
-def per_host(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def per_host(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return mode, length, host, n and mean and std of TTFT (s) and decode (tok/s) for lengths with several hosts.
 
     The std is run to run on one host; how the means differ is node to node. The two are never pooled here.
     """
-    groups: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
-    for row in observations(rows):
-        if row["status"] == "ok":
-            groups[row["mode"], row["length"], row.get("host") or "unknown"].append(row)
-    hosts: dict[Key, set[str]] = defaultdict(set)
-    for mode, length, host in groups:
-        hosts[mode, length].add(host)
-    found = []
-    for (mode, length, host), group in sorted(groups.items()):
-        if len(hosts[mode, length]) > 1:
-            ttft = statistics.describe(value(row, "ttft_s") for row in group)
-            decode = statistics.describe(value(row, "decode_tok_s") for row in group)
-            found.append(
-                {
-                    "mode": mode,
-                    "length": length,
-                    "host": host,
-                    "n": len(group),
-                    "ttft_s_mean": ttft.mean,
-                    "ttft_s_std": ttft.std,
-                    "decode_tok_s_mean": decode.mean,
-                    "decode_tok_s_std": decode.std,
-                }
-            )
-    return found
-
-
-def write_csv(path: Path | str, summary: Sequence[Row]) -> None:
-    """Write tables.SUMMARY rows as CSV for spreadsheets: an empty cell is a missing value, lists are joined by ';'."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(schemas.SUMMARY.names)
-    for row in summary:
-        cells = (row.get(name) for name in schemas.SUMMARY.names)
-        writer.writerow(";".join(cell) if isinstance(cell, list) else cell for cell in cells)
-    atomic.write_atomic(path, text.getvalue().encode())
+    frame = _value_frame(rows)
+    ok = frame[frame["counted"] & (frame["status"] == str(Status.OK))].fillna({"host": "unknown"})
+    metrics = {f"{name}_{what}": (name, what) for name in ("ttft_s", "decode_tok_s") for what in ("mean", "std")}
+    hosts = ok.groupby([*KEY, "host"]).agg(n=("status", "size"), **metrics).reset_index()
+    hosts = hosts[hosts.groupby(KEY)["host"].transform("size") > 1]
+    return [
+        {name: None if pd.isna(value) else value for name, value in row.items()} for row in hosts.to_dict("records")
+    ]

@@ -1,38 +1,37 @@
-"""What a measuring job asks of a cluster node: GPUs, memory and run time, from the plan with margin.
+"""The resources that a measuring job requests of a cluster node: GPUs, memory and run time, from the plan with margin.
 
 A limit that is too low ends the job as a resumable point; one that is too high only waits longer in the queue.
 """
 
-import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.point import Point
-from longctx.errors import LongctxError
-from longctx.plan.campaign_plan import measured_ttft, plan_campaign
-from longctx.storage import parquet, schemas
+from longctx.plan.campaign_plan import refine_plan
+from longctx.plan.plan_table import PlanTable
+from longctx.units import GIB, MIB
 
 # Repeated doubtful requests, slower nodes, the forecast's own error.
 RUNTIME_MARGIN, MEMORY_MARGIN = 2.0, 1.25
-# A rung of which nothing is known: on a CPU before the first summary, or before the model's config.json is there.
+# A length of which nothing is known, as on a CPU before the first summary.
 UNKNOWN_MINUTES = 12 * 60
-MIB, GIB = 2**20, 2**30
-# Host memory. Python, torch and the CUDA context of one rank; API server and engine core with the client beside them;
+# Host memory. Python, torch and the CUDA context of one rank; API server, engine core and client;
 # one prompt token on its way through JSON, API server and engine (64Mi ids took 3.4 GiB in the API server alone).
 RANK_BYTES, SERVER_BYTES, TOKEN_BYTES = 8 * GIB, 4 * GIB, 160
 
 
 class NodeRequest:
-    """What the jobs of a campaign ask for. The plan is made when it is first needed, and again until it succeeds."""
+    """The requests of a campaign's jobs; `plan` is that of `save_plan`, refined by the summary where there is one."""
 
-    def __init__(self, campaign: Campaign) -> None:
+    def __init__(self, campaign: Campaign, plan: PlanTable) -> None:
         self._campaign = campaign
+        self._saved_plan = plan
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server; 0 where it runs on the CPU or is not started by the job."""
+        """Return the GPUs of one server; 0 where it runs on the CPU or is not started by the job."""
         serve, hardware = self._campaign.raw["serve"], self._campaign.raw["hardware"]
         if self._campaign.raw["launcher"] == "external" or serve["cpu_kv_cache_gib"]:
             return 0
@@ -55,28 +54,20 @@ class NodeRequest:
             need += RANK_BYTES * self.gpus + int((raw["serve"]["cpu_kv_cache_gib"] or 0) * GIB)
             need += int((raw["checkpoint"] or {}).get("cpu_gib", 0) * GIB)
             if not (self._campaign.synthetic_weights and self.gpus):  # random weights are made on the GPU
-                row = self._plan().get((longest.mode, longest.length), {})
+                row = self._saved_plan.get(longest.mode, longest.length)
                 need += (row.get("weight_bytes_per_rank") or 0) * max(1, self.gpus)
         return math.ceil(need * MEMORY_MARGIN / MIB)
 
     def _hours(self, point: Point) -> float | None:
-        """Return the hours of one pass of one rung at the slow end, 0 where the plan refuses it, None if unknown."""
-        row = self._plan().get((point.mode, point.length))
-        if row is not None and row["reason"] is not None:
+        """Return the hours of one pass of one length at the slow end, 0 where the plan refuses it, None if unknown."""
+        row = self._plan.get(point.mode, point.length)
+        if row.get("reason") is not None:
             return 0.0
-        if row is None or row["est_hours"] is None:
+        if row.get("est_hours") is None:
             return None
         slow = row["est_ttft_high_s"] / row["est_ttft_s"] if row["est_ttft_s"] else 1.0
         return float(row["est_hours"] / self._campaign.passes_of(point.mode) * slow)
 
-    def _plan(self) -> dict[tuple[str, int], dict[str, Any]]:
-        try:
-            return self._planned
-        except LongctxError:
-            return {}  # the plan rule says what is wrong, if it is wrong and not only early
-
-    @functools.cached_property
-    def _planned(self) -> dict[tuple[str, int], dict[str, Any]]:
-        summary = self._campaign.results / "summary.parquet"
-        measured = measured_ttft(parquet.read_rows(summary, schemas.SUMMARY)) if summary.exists() else {}
-        return {(row["mode"], row["length"]): row for row in plan_campaign(self._campaign, measured).rows}
+    @cached_property
+    def _plan(self) -> PlanTable:
+        return refine_plan(self._campaign, self._saved_plan)

@@ -1,14 +1,23 @@
-"""Repair before a run: deleted, torn or damaged Parquets."""
+"""Repair before a run: deleted, torn or damaged Parquets, and summaries that lack a point."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
+from longctx.campaign.point import Point
 from longctx.measure.point_record import PointRecord
 from longctx.storage.journal import Journal, last, read, set_aside
-from longctx.storage.provenance import file_sha256
+from longctx.storage.provenance import PARTIAL, file_sha256
+
+# What every run can make again, at no cost but minutes. (Measured Parquets are rewritten from their journals.)
+DERIVED = ("plan", "summary", "fits", "rows", "servers", "corpus/*", "prompts/*", "validation/*", "lengths/*")
+PARQUET = b"PAR1"  # first and last bytes of every whole file
 
 
 def set_aside_deleted(campaign: Campaign) -> list[str]:
@@ -17,7 +26,7 @@ def set_aside_deleted(campaign: Campaign) -> list[str]:
     By hand: the point is done and its measurement gone while its server's Parquet is there. (Snakemake deletes a job's
     outputs in their order, measurements last, so what it or a kill leaves never looks like that.)
     """
-    said = []
+    sentences = []
     for point in campaign.points():
         if (
             output_path(campaign, point, "measurements").exists()
@@ -26,16 +35,16 @@ def set_aside_deleted(campaign: Campaign) -> list[str]:
             continue
         path = journal_path(campaign, point)
         if _done_record(path) is not None:
-            said.append(
+            sentences.append(
                 f"{point.name}: its measurement was deleted, so it is measured again (what was there is kept in"
                 f" {set_aside(path)})"
             )
-    return said
+    return sentences
 
 
 def rewrite_damaged(campaign: Campaign) -> list[str]:
-    """Write damaged Parquets of done points anew from their journals; return a sentence for each point."""
-    said = []
+    """Write damaged Parquets of done points again from their journals; return a sentence for each point."""
+    sentences = []
     for point in campaign.points():
         path = journal_path(campaign, point)
         digests = (_done_record(path) or {}).get("sha256", {})
@@ -45,8 +54,10 @@ def rewrite_damaged(campaign: Campaign) -> list[str]:
             record = PointRecord(campaign, point, Journal(path, read(path)[0]))
             record.assemble(damaged)
             record.done()
-            said.append(f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal")
-    return said
+            sentences.append(
+                f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal"
+            )
+    return sentences
 
 
 def _done_record(path: Path) -> dict[str, Any] | None:
@@ -55,14 +66,9 @@ def _done_record(path: Path) -> dict[str, Any] | None:
     return record.data if record is not None and record.kind == "done" else None
 
 
-# What every run can make anew, at no cost but minutes. (Measured Parquets are rewritten from their journals.)
-DERIVED = ("plan", "summary", "fits", "corpus/*", "prompts/*", "validation/*", "lengths/*")
-PARQUET = b"PAR1"  # first and last bytes of every whole file
-
-
 def drop_torn(campaign: Campaign) -> list[str]:
-    """Delete derived Parquets that are cut short, so that Snakemake makes them anew; return a sentence for each."""
-    said = []
+    """Delete derived Parquets that are cut short, so that Snakemake makes them again; return a sentence for each."""
+    sentences = []
     for path in sorted(path for name in DERIVED for path in campaign.results.glob(f"{name}.parquet")):
         with open(path, "rb") as file:
             head, size = file.read(len(PARQUET)), file.seek(0, os.SEEK_END)
@@ -70,5 +76,21 @@ def drop_torn(campaign: Campaign) -> list[str]:
             whole = head == PARQUET == file.read() and size > len(PARQUET)
         if not whole:
             path.unlink()
-            said.append(f"{path}: damaged, so it is made anew where it is needed")
-    return said
+            sentences.append(f"{path}: damaged, so it is made anew where it is needed")
+    return sentences
+
+
+def is_provisional(campaign: Campaign, summary: Path, points: Sequence[Point]) -> bool:
+    """Return whether a summary must be made again though it is newer than all its rows.
+
+    So it is where a point has no measurement (any more), and where report_now or a failed run made it: Snakemake does
+    not know with which settings, nor of the figures and reports beside it.
+    """
+    if not summary.exists():
+        return False
+    if any(not output_path(campaign, point, "measurements").exists() for point in points):
+        return True
+    try:
+        return PARTIAL.encode() in (pq.read_schema(summary).metadata or {})
+    except (OSError, pa.ArrowException):
+        return True

@@ -1,13 +1,13 @@
-"""What a run must set right before it starts: what a killed run left, damaged files, and a summary that lacks a point.
-And once it ended well: whether the report still tells of an earlier summary.
+"""Start and end of a Snakemake run: locks of killed runs, refusal beside a live one, repairs, reports of earlier runs.
 
-Snakemake leaves its lock when it is killed, and does not notice a deleted measurement while the summary is newer.
+Snakemake leaves its lock when it is killed.
 """
 
 import os
 import shutil
 import sys
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from longctx.campaign.campaign import Campaign
@@ -16,40 +16,46 @@ from longctx.errors import LongctxError
 from longctx.measure.kv_limit import RUN_VARIABLE
 from longctx.processes.job_owner import own_jobs
 from longctx.progress.display import note_campaign
-from longctx.run.marks import mark_compared, mark_stale
 from longctx.run.repair import drop_torn, rewrite_damaged, set_aside_deleted
 from longctx.serve.launchers import connectors
 from longctx.storage.locks import hold_for_life, lock_holder
 
 
-def before_run(campaign: Campaign, state_dir: Path, *, only_looks: bool = False) -> None:
-    """Called by the main Snakemake while it reads the Snakefile; `state_dir` is Snakemake's own folder.
-
-    `only_looks`: this run makes nothing that another run makes (a dry run, report_now), so it sets nothing aside.
-    LongctxError where a live run holds the campaign.
-    """
+def enter_folder(state_dir: Path) -> None:
+    """Prepare this process for every kind of run, dry ones included; `state_dir` is Snakemake's own folder."""
     own_jobs()
     os.environ[RUN_VARIABLE] = uuid.uuid4().hex
-    said = [settle_locks(state_dir)]
+    _print([settle_locks(state_dir)])
+
+
+def before_run(campaign: Campaign) -> None:
+    """Hold the campaign until this process ends and repair what earlier runs left; a second call does nothing.
+
+    LongctxError where a live run holds the campaign.
+    """
     lock = campaign.results / ".config" / "run.lock"
-    mine = hold_for_life(lock)
-    if not (mine or only_looks):
+    if not hold_for_life(lock):
         host, pid = lock_holder(lock)
+        if (host, pid) == (os.uname().nodename, str(os.getpid())):
+            return
         raise LongctxError(
             f"another run (process {pid} on {host}) is at work on {campaign.results}, so nothing is made here until it"
             f" ends; `snakemake --cores 1 report_now` and `longctx watch {campaign.results}` work meanwhile"
         )
-    if mine and not only_looks:
-        said += [*set_aside_deleted(campaign), *drop_torn(campaign)]
-        note_campaign(campaign)
-    if mine:
-        said += [*rewrite_damaged(campaign), unsupported(campaign)]
-        mark_stale(campaign)
-        mark_compared(campaign)
-    if mine and only_looks:
-        mine.close()
-    for sentence in filter(None, said):
-        print(f"longctx: {sentence}", file=sys.stderr, flush=True)
+    sentences = [*set_aside_deleted(campaign), *drop_torn(campaign)]
+    note_campaign(campaign)
+    _print([*sentences, *rewrite_damaged(campaign), unsupported(campaign)])
+
+
+def drop_old_reports(campaign: Campaign, rules: Iterable[str]) -> None:
+    """Delete the reports of an earlier summary at the end of a run that made another one; `rules`: what it ran."""
+    made = set(rules)
+    old = [path for path in (campaign.results / f"report.{kind}" for kind in ("md", "html")) if path.exists()]
+    if "summary" in made and "report" not in made and old:
+        for path in old:
+            path.unlink()
+        names = " and ".join(map(str, old))
+        _print([f"deleted {names}, made from an earlier summary; `snakemake --cores 1` writes new ones"])
 
 
 def unsupported(campaign: Campaign) -> str | None:
@@ -78,3 +84,8 @@ def settle_locks(state_dir: Path) -> str | None:
     for lock in locks:
         lock.unlink(missing_ok=True)
     return "removed the lock that a killed run left; going on where it stopped" if locks else None
+
+
+def _print(sentences: Iterable[str | None]) -> None:
+    for sentence in filter(None, sentences):
+        print(f"longctx: {sentence}", file=sys.stderr, flush=True)

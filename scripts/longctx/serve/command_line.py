@@ -19,8 +19,8 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
         "--load-format": recipe.load_format,
         "--tensor-parallel-size": recipe.tensor_parallel_size,
         "--pipeline-parallel-size": recipe.pipeline_parallel_size,
-        "--data-parallel-size": _unless(recipe.data_parallel_size, 1),
-        "--decode-context-parallel-size": _unless(recipe.decode_context_parallel_size, 1),
+        "--data-parallel-size": recipe.data_parallel_size if recipe.data_parallel_size > 1 else None,
+        "--decode-context-parallel-size": dcp if (dcp := recipe.decode_context_parallel_size) > 1 else None,
         "--kv-cache-dtype": recipe.kv_cache_dtype,
         "--attention-backend": recipe.attention_backend,
         "--compilation-config": recipe.cudagraph_mode and json.dumps({"cudagraph_mode": recipe.cudagraph_mode}),
@@ -54,7 +54,3 @@ def environment(recipe: Recipe) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     return fixed | recipe.env
-
-
-def _unless(value: int, default: int) -> int | None:
-    return None if value == default else value

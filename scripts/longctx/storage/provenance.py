@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 
 FORMAT_VERSION = 1
+# In the metadata of a summary that report_now or a failed run made: the next run makes it again.
+PARTIAL = "partial"
 
 
 def git_revision() -> str:

@@ -1,29 +1,28 @@
 """A campaign's configuration: a mistake is one sentence that names its key; schema, default and code agree."""
 
-import copy
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import jsonschema
 import orjson
 import pytest
 import yaml
-from longctx import resources
 from longctx.campaign import identity
 from longctx.campaign.campaign import Campaign, from_dict, load
+from longctx.campaign.config import CampaignConfig, ServeConfig
 from longctx.campaign.identity import changed_settings
 from longctx.campaign.point import Point, parse_point
 from longctx.campaign.recipe import Recipe
+from longctx.campaign.schema import Section
 from longctx.errors import ConfigError
 from longctx.measure.mode import MEASURED_VARIANTS
 from longctx.measure.warmup import MINIMUM
 from longctx.prompts import builder
+from makeschema import SCHEMA_PATH, schema_text
+from pydantic.fields import FieldInfo
+from shipped import CAMPAIGNS, ROOT, command_files, read_campaign
 
-ROOT = Path(__file__).parents[3]
-SCHEMA: dict[str, Any] = yaml.safe_load(resources.SCHEMA_PATH.read_text())
 SYNTHETIC = {"source": "synthetic", "weights": "dummy"}
 
 
@@ -44,7 +43,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"lengths": [0]}, "lengths.0: 0 is not a length"),
     ({"lengths": [-1024]}, "lengths.0: -1024 is not a length"),
     ({"lengths": [1024.5]}, "lengths.0: 1024.5 is not a length"),
-    ({"lengths": ["0Ki"]}, "lengths: "),
+    ({"lengths": ["0Ki"]}, "lengths.0: '0Ki' is not a length"),
     ({"from": "64Ki", "to": "1Ki"}, "s from and to: "),
     ({"from": "1Ki"}, "to: missing; from and to go together"),
     ({"to": "1Ki"}, "from: missing; from and to go together"),
@@ -56,23 +55,28 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"passes": "2.5"}, "passes: '2.5' is not a whole number (How often"),
     ({"passes": "true"}, "passes: 'true' is not a whole number (How often"),
     ({"reuse": {"passes": "[2"}}, "reuse.passes: '[2' is not a whole number or null (Its own"),
-    ({"reuse": "{passes: 2}"}, "reuse: '{passes: 2}' is not a section of keys (The reuse mode)"),
+    ({"reuse": "{passes: 2}"}, "reuse: '{passes: 2}' is not a mapping (The reuse mode)"),
     ({"compare": "[x.csv]"}, "compare: '[x.csv]' is not a list"),
     ({"serve": {"enforce_eager": "1"}}, "serve.enforce_eager: '1' is not true or false (No compilation"),
     ({"checkpoint": {"dir": "/x", "cpu_gib": "8 GiB"}}, "checkpoint.cpu_gib: '8 GiB' is not a number (CPU memory"),
-    ({"checkpoint": {"dir": 8}}, "checkpoint.dir: 8 is not a text"),
+    ({"checkpoint": {"dir": 8}}, "checkpoint.dir: 8 is not a string"),
     ({"measure": {"stall_s": float("inf")}}, "measure.stall_s: inf is not a number (No growth"),
-    ({"measure": {"stall_s": ".nan"}}, "measure.stall_s: '.nan' is not a number (No growth"),
+    ({"measure": {"stall_s": ".nan"}}, "measure.stall_s: nan is not a number (No growth"),
+    ({"serve": {"env": "{A: 1}"}}, "serve.env: '{A: 1}' is not a mapping (Environment"),
+    ({"serve": {"env": {"A": float("inf")}}}, "serve.env.A: inf is not a string (Environment"),
+    ({"serve": {"env": {"A": True}}}, "serve.env.A: True is not a string (Environment"),
+    ({"lengths": ["1Ki", "x"]}, "lengths.1: 'x' is not a length"),
+    ({"modle": {}, "model": {}}, "modle: unknown; known here: name, lengths"),
     ({"passes": True}, "passes: True is not a whole number (How often"),
-    ({"repeats": 5}, "repeats: 5 is not a section of keys (Cold requests"),
+    ({"repeats": 5}, "repeats: 5 is not a mapping (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
-    ({"modes": ["prefil"]}, "modes.0: 'prefil' is not one of ['prefill', 'reuse', 'decode_only']"),
+    ({"modes": ["prefil"]}, "modes.0: 'prefil' is not one of 'prefill', 'reuse' or 'decode_only'"),
     ({"modes": []}, "modes: is empty; give one entry or more (What is measured"),
     ({"modes": ["reuse", "reuse"]}, "modes: "),
     ({"max_new_tokens": 0}, "max_new_tokens: 0 is less than the minimum of 1"),
     ({"name": "a/b"}, "name: 'a/b' does not match"),
     ({"name": ".."}, "name: '..' does not match"),
-    ({"launcher": "ssh"}, "launcher: 'ssh' is not one of ['local', 'container', 'external']"),
+    ({"launcher": "ssh"}, "launcher: 'ssh' is not one of 'local', 'container' or 'external' (Who"),
     ({"serve": {"kv_cache_dtype": "int4"}}, "serve.kv_cache_dtype: 'int4' is not one of"),
     ({"serve": {"gpu_memory_utilization": 95}}, "serve.gpu_memory_utilization: 95 is greater than the maximum of 1"),
     ({"serve": {"headroom_tokens": 16}}, "serve.headroom_tokens: 16 tokens cannot hold the 128 tokens that follow"),
@@ -102,8 +106,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"measure": {"warmup_max": MINIMUM - 1}}, f"measure.warmup_max: 2 is less than the minimum of {MINIMUM}"),
     ({"compare": "x.csv"}, "compare: 'x.csv' is not a list; write [x.csv] (Other runs"),
     ({"lengths": "4Ki"}, "lengths: '4Ki' is not a list; write [4Ki]"),
-    ({"model": None}, "model: None is not a section of keys (What is served)"),
-    ({"hardware": []}, "hardware: [] is not a section of keys or null"),
+    ({"model": None}, "model: None is not a mapping (What is served)"),
+    ({"hardware": []}, "hardware: [] is not a mapping or null (What the plan"),
     ({"prompt": {"shape": "reprot"}}, "prompt.shape: prompt shape 'reprot' is neither built in (plain, report) nor"),
     ({"corpus": {"source": "no.yaml"}}, "corpus.source: the manifest no.yaml does not exist"),
     ({"measure": {"stall_s": -1}}, "measure.stall_s: -1 is less than or equal to the minimum of 0"),
@@ -124,6 +128,7 @@ def test_a_mistake_is_one_sentence_with_the_path_of_the_key(changes: dict[str, A
 # What stands inside a dictionary or list of --config comes as text; beside it what a file would say.
 AS_TEXT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"passes": "2"}, {"passes": 2}),
+    ({"passes": "2.0"}, {"passes": 2}),
     ({"reuse": {"passes": "2", "queries": "8"}}, {"reuse": {"passes": 2, "queries": 8}}),
     ({"reuse": {"passes": "null"}}, {"reuse": {"passes": None}}),
     ({"reuse": {"passes": ""}}, {"reuse": {"passes": None}}),
@@ -197,31 +202,56 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str) -> 
         load(tmp_path / "none.yaml")
 
 
-def sections(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, part in schema.get("properties", {}).items():
-        yield f"{path}{key}", part
-        yield from sections(part, f"{path}{key}.")
+def keys(model: type[Section], path: str = "") -> Iterator[tuple[str, type[Section], FieldInfo]]:
+    """Yield every key of a model: its path, its section and its field."""
+    for name, field in model.model_fields.items():
+        yield f"{path}{field.alias or name}", model, field
+        inner = section_of(field)
+        if inner is not None:
+            yield from keys(inner, f"{path}{field.alias or name}.")
 
 
-KEYS = dict(sections(SCHEMA))
+def section_of(field: FieldInfo) -> type[Section] | None:
+    choices = get_args(field.annotation) or (field.annotation,)
+    return next((kind for kind in choices if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_is_described(key: str) -> None:
-    description = KEYS[key].get("description", "")
+KEYS = list(keys(CampaignConfig))
+
+
+@pytest.mark.parametrize(("key", "field"), [(key, field) for key, _, field in KEYS], ids=[key for key, *_ in KEYS])
+def test_every_key_is_described(key: str, field: FieldInfo) -> None:
+    section = section_of(field)
+    description = (section.__doc__ if section else field.description) or ""
     assert description.endswith((".", ")")), key
     assert len(description.split()) > 1
 
 
-@pytest.mark.parametrize("key", [key for key, part in KEYS.items() if "properties" in part])
-def test_every_section_refuses_unknown_keys(key: str) -> None:
-    assert KEYS[key]["additionalProperties"] is False
-    assert SCHEMA["additionalProperties"] is False
+SECTIONS = [section for key, _, field in KEYS if (section := section_of(field))]
 
 
-@pytest.mark.parametrize("key", [key for key, part in KEYS.items() if "default" in part])
-def test_every_default_fits_its_own_schema(key: str) -> None:
-    jsonschema.Draft202012Validator(SCHEMA).evolve(schema=KEYS[key]).validate(KEYS[key]["default"])
+@pytest.mark.parametrize("section", [CampaignConfig, *SECTIONS], ids=lambda section: section.__name__)
+def test_every_section_is_frozen_and_refuses_unknown_keys(section: type[Section]) -> None:
+    assert section.model_config["extra"] == "forbid"
+    assert section.model_config["frozen"] is True
+
+
+WITH_DEFAULT = [
+    (key, model, field)
+    for key, model, field in KEYS
+    if not (field.is_required() or section_of(field) or key.endswith(("lengths", "from", "to")))
+]
+REQUIRED = {"model": SYNTHETIC, "source": "a/b", "gpu": "H200", "dir": "/c"}
+
+
+@pytest.mark.parametrize(("key", "model", "field"), WITH_DEFAULT, ids=[key for key, *_ in WITH_DEFAULT])
+def test_every_default_keeps_its_own_bounds(key: str, model: type[Section], field: FieldInfo) -> None:
+    required = {name: REQUIRED[name] for name, field in model.model_fields.items() if field.is_required()}
+    model.model_validate(required | {key.rpartition(".")[2]: field.get_default()})
+
+
+def test_the_json_schema_is_the_one_of_the_models() -> None:
+    assert SCHEMA_PATH.read_text() == schema_text(), "make it again: .venv/bin/python tests/makeschema.py"
 
 
 def test_the_default_campaign_is_valid_and_explains_each_line() -> None:
@@ -239,42 +269,26 @@ def test_the_default_campaign_is_valid_and_explains_each_line() -> None:
             assert "#" in line, line
 
 
-CAMPAIGNS = sorted((ROOT / "workflow" / "campaigns").glob("*.yaml"))
-
-
 @pytest.mark.parametrize("path", CAMPAIGNS, ids=[path.stem for path in CAMPAIGNS])
 def test_every_campaign_file_is_valid_by_the_command_that_it_gives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    command = re.search(r"--configfile ((?:workflow/campaigns/\S+\.yaml ?)+)", path.read_text())
-    assert command is not None
-    files = command[1].split()
-    assert files[-1] == str(path.relative_to(ROOT))
-    found = yaml.safe_load((ROOT / "config.yaml").read_text())
-    for file in files:
-        found = merged(found, yaml.safe_load((ROOT / file).read_text()))
-    from_dict(found)
-
-
-def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """As Snakemake merges configuration files: key by key, lists as a whole."""
-    found = copy.deepcopy(base)
-    for key, value in own.items():
-        inner = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if inner else value
-    return found
+    files = command_files(path)
+    assert files[-1] == path
+    read_campaign(*files)
 
 
 def test_every_recipe_field_is_asked_for() -> None:
     """A key of `serve` that no recipe takes would do nothing."""
     operational = {"scope", "cpu_kv_cache_gib", "headroom_tokens", "aiter_version", "vllm_version"}
-    keys = set(SCHEMA["properties"]["serve"]["properties"])
-    assert keys - set(Recipe.__dataclass_fields__) == operational | set(identity.OPERATIONAL["serve"])
+    assert set(ServeConfig.model_fields) - set(Recipe.__dataclass_fields__) == operational | set(
+        identity.OPERATIONAL["serve"]
+    )
 
 
 @pytest.mark.parametrize("section", ["serve", "measure", "corpus", "prompt"])
 def test_every_key_is_either_operational_or_part_of_the_recipe(section: str) -> None:
     settings = campaign().settings("prefill")
-    for key in SCHEMA["properties"][section]["properties"]:
+    for key in campaign().raw[section]:
         assert (key in settings[section]) != (key in identity.OPERATIONAL.get(section, ())), key
 
 
@@ -316,7 +330,7 @@ def test_every_measure_of_the_tiny_llama_reaches_the_script_that_makes_it() -> N
 
 
 def test_no_warm_up_takes_a_prompt_of_a_measured_request() -> None:
-    most = SCHEMA["properties"]["measure"]["properties"]["warmup_max"]["maximum"]
+    most = yaml.safe_load(schema_text())["$defs"]["MeasureConfig"]["properties"]["warmup_max"]["maximum"]
     # The last variants are the warm-ups': `warmup_max` small ones and one for the long prefill. A repetition of a
     # doubtful request takes a variant from the second MEASURED_VARIANTS.
     assert builder.MIN_VARIANTS - (most + 1) >= 2 * MEASURED_VARIANTS

@@ -2,32 +2,19 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from longctx.campaign.campaign import Campaign, from_dict
+from longctx.campaign.campaign import Campaign
 from longctx.plan.campaign_plan import plan_campaign
+from shipped import ROOT, read_campaign
 
-ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "multi-node.md").read_text()
 KIMI = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
 
 
-def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge as Snakemake does with --configfile over config.yaml."""
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(base.get(key), dict)
-        base[key] = merged(base[key], value) if both else value
-    return base
-
-
 @pytest.fixture
 def campaign() -> Campaign:
-    files = (ROOT / "config.yaml", ROOT / "workflow/campaigns/multinode.yaml")
-    base, over = (yaml.safe_load(path.read_text()) for path in files)
-    return from_dict(merged(base, over))
+    return read_campaign(ROOT / "workflow/campaigns/multinode.yaml")
 
 
 def test_the_campaign_holds_512mi_tokens_by_the_plan(campaign: Campaign) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from longctx.campaign import campaign
+from longctx.campaign.campaign import from_dict
 from longctx.campaign.recipe import Recipe
 from longctx.campaign.secrets import refuse_secrets
 from longctx.errors import ConfigError
@@ -32,7 +32,7 @@ VALUE = "s3cretWord"
 )
 def test_it_is_refused_by_its_key_and_not_repeated(given: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        campaign.validate({"lengths": ["1Ki"], **given})
+        from_dict({"lengths": ["1Ki"], **given})
     assert str(refused.value).startswith(f"config key {key}: ")
     assert VALUE not in str(refused.value)
 

@@ -10,10 +10,10 @@ import pytest
 from longctx.errors import ConfigError, GeometryError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
-from longctx.plan.bounds import ttft_bound_s
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.memory import check_parallelism
 from longctx.plan.splits import splits
+from longctx.plan.system import Settings, System
 from longctx.resources import MODELS_DIR
 
 GIB = 2**30
@@ -111,7 +111,8 @@ def test_a_checkpoint_with_an_fp8_cache_asks_for_it_by_auto() -> None:
 
 def test_4_bit_weights_are_bound_by_the_bf16_peak_and_8_bit_ones_by_fp8() -> None:
     def bound(**changes: Any) -> float:
-        return ttft_bound_s(geometry("Qwen2.5-72B", **changes), load_hardware("H200"), Parallelism(), 1024, "bfloat16")
+        model = geometry("Qwen2.5-72B", **changes)
+        return System(model, load_hardware("H200"), Parallelism(), Settings("bfloat16")).ttft_bound_s(1024)
 
     assert bound(quantization_config=QUANTISED["awq"][0]) == bound()
     assert bound(quantization_config=QUANTISED["fp8"][0]) == pytest.approx(bound() / 2, rel=0.05)

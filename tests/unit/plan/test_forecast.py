@@ -1,12 +1,14 @@
 """TTFT fits, scaled curves, and what the back-test really gives."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from longctx.errors import DataError
-from longctx.plan.forecast import back_test, fit_ttft, forecast, nearest_curve, read_ttft_csv, reference_curves
+from longctx.plan.forecast import extrapolate, fit_ttft, forecast
 from longctx.plan.hardware import load_hardware
+from longctx.plan.published import nearest_curve, read_ttft_csv, reference_curves
 from longctx.resources import RESOURCES
 from longctx.storage import parquet, schemas
 
@@ -20,6 +22,21 @@ MEASURED = {
     for row in parquet.read_rows(RESOURCES / "results" / "h200-tp1" / "summary.parquet", schemas.SUMMARY)
     if row["mode"] == "prefill"
 }
+
+
+def back_test(
+    ttft_s: Mapping[int, float], up_to: int, bound: Callable[[int], float] | None = None
+) -> list[dict[str, float]]:
+    """Forecast from the lengths up to `up_to`; return the forecast and its error for each longer one."""
+    known = {length: seconds for length, seconds in ttft_s.items() if length <= up_to}
+    rows = []
+    for length, actual_s in sorted(ttft_s.items()):
+        if length > up_to:
+            estimate, _ = extrapolate(length, known, bound, "fit")
+            row = {"length": length, "actual_s": actual_s, "predicted_s": estimate.ttft_s}
+            row |= {"low_s": estimate.low_s, "high_s": estimate.high_s, "error": estimate.ttft_s / actual_s - 1}
+            rows.append(row)
+    return rows
 
 
 def test_an_exact_curve_is_recovered() -> None:
@@ -80,7 +97,7 @@ def test_the_interval_covers_noise_and_grows_beyond_the_data() -> None:
     ],
 )
 def test_back_test_gives_what_the_docs_say(curve: dict[int, float], up_to: int, length: int, error: float) -> None:
-    bound = reference_curves()[0 if curve is PUBLISHED else 1].bound
+    bound = reference_curves()[0 if curve is PUBLISHED else 1].bound_s
     row = next(row for row in back_test(curve, up_to, bound) if row["length"] == length)
     assert row["error"] == pytest.approx(error, abs=0.002)
     assert row["low_s"] < row["actual_s"] < row["high_s"]
@@ -89,7 +106,7 @@ def test_back_test_gives_what_the_docs_say(curve: dict[int, float], up_to: int, 
 @pytest.mark.parametrize("curve", [PUBLISHED, PROBE, MEASURED])
 def test_no_ladder_s_forecast_misses_a_length_to_come(curve: dict[int, float]) -> None:
     """From two lengths on: a fit of short prompts alone undercuts the limit, or is five times too slow at 1Mi."""
-    bound = reference_curves()[0 if curve is PUBLISHED else 1].bound
+    bound = reference_curves()[0 if curve is PUBLISHED else 1].bound_s
     lengths = sorted(curve)
     for up_to in lengths[1:-1]:
         for row in back_test(curve, up_to, bound):
@@ -103,26 +120,26 @@ def test_short_prompts_do_not_take_back_what_the_same_setup_s_curve_says(index: 
     for up_to in sorted(whole)[1:7] if index else [MI // 16]:
         known = {n: t for n, t in whole.items() if n <= up_to}
         for length in (n for n in whole if n > up_to and n >= MI // 2):
-            found = forecast(length, measured=known, bound=curve.bound, curve=curve, same_setup=True)
+            found = forecast(length, measured=known, bound=curve.bound_s, curve=curve, same_setup=True)
             assert found is not None
             assert found.source == curve.name
             assert found.ttft_s == pytest.approx(whole[length], rel=0.03)
             assert found.low_s < whole[length] < found.high_s
     slow = {n: 2 * t for n, t in known.items()}
-    found = forecast(MI, measured=slow, bound=curve.bound, curve=curve, same_setup=True)
+    found = forecast(MI, measured=slow, bound=curve.bound_s, curve=curve, same_setup=True)
     assert found is not None
     assert found.source.startswith("limit, "), "a curve that the own prompts contradict says nothing"
 
 
 def test_no_longer_prompt_is_expected_sooner_than_a_measured_one() -> None:
-    bound = reference_curves()[1].bound
+    bound = reference_curves()[1].bound_s
     for up_to in sorted(MEASURED)[1:-1]:
         for row in back_test(MEASURED, up_to, bound):
             assert row["predicted_s"] >= MEASURED[up_to], "launches alone take many times the limit of the next length"
 
 
 def test_measurements_that_beat_the_limit_leave_an_interval() -> None:
-    bound = reference_curves()[1].bound
+    bound = reference_curves()[1].bound_s
     (row,) = back_test({n: bound(n) / 2 for n in (1024, 2048, 4096)}, 2048, bound)
     assert row["low_s"] == bound(4096) < row["predicted_s"] < row["high_s"]
 
@@ -131,8 +148,8 @@ def test_a_curve_says_nothing_against_a_longer_prompt_of_our_own() -> None:
     """Two lengths beyond the curve's end, slower than the limit by a growing factor: no fit is believed."""
     whole = reference_curves()[1]
     short = replace(whole, lengths=whole.lengths[:4], ttft_s=whole.ttft_s[:4])
-    known = {1024: 2 * short.bound(1024), MI: 1.4 * short.time_at(MI)}
-    found = forecast(2 * MI, measured=known, bound=short.bound, curve=short, same_setup=True)
+    known = {1024: 2 * short.bound_s(1024), MI: 1.4 * short.time_at(MI)}
+    found = forecast(2 * MI, measured=known, bound=short.bound_s, curve=short, same_setup=True)
     assert found is not None
     assert found.source == "limit, and the share of it reached at 1Mi"
 
@@ -158,7 +175,7 @@ def test_the_interval_of_a_full_ladder_is_student_s() -> None:
 def test_a_shipped_curve_forecasts_itself() -> None:
     for curve in reference_curves():
         for length, seconds in zip(curve.lengths, curve.ttft_s, strict=True):
-            estimate = forecast(length, bound=curve.bound, curve=curve, same_setup=True)
+            estimate = forecast(length, bound=curve.bound_s, curve=curve, same_setup=True)
             assert estimate is not None
             assert estimate.ttft_s == pytest.approx(seconds)
             assert estimate.low_s < estimate.ttft_s < estimate.high_s
@@ -168,7 +185,7 @@ def test_beyond_its_end_a_curve_of_the_same_setup_is_fitted_and_its_interval_gro
     for whole in reference_curves():
         short = replace(whole, lengths=whole.lengths[:3], ttft_s=whole.ttft_s[:3])
         for length, seconds in list(zip(whole.lengths, whole.ttft_s, strict=True))[3:]:
-            estimate = forecast(length, bound=short.bound, curve=short, same_setup=True)
+            estimate = forecast(length, bound=short.bound_s, curve=short, same_setup=True)
             assert estimate is not None
             believed = whole.name == "mi355x-published"
             assert estimate.source == (
@@ -176,7 +193,7 @@ def test_beyond_its_end_a_curve_of_the_same_setup_is_fitted_and_its_interval_gro
             )
             assert estimate.low_s < seconds < estimate.high_s
     probe = reference_curves()[1]
-    near, far = (forecast(n * MI, bound=probe.bound, curve=probe, same_setup=True) for n in (2, 8))
+    near, far = (forecast(n * MI, bound=probe.bound_s, curve=probe, same_setup=True) for n in (2, 8))
     assert near is not None
     assert far is not None
     assert (far.high_s - far.low_s) / far.ttft_s > (near.high_s - near.low_s) / near.ttft_s
@@ -184,11 +201,11 @@ def test_beyond_its_end_a_curve_of_the_same_setup_is_fitted_and_its_interval_gro
 
 def test_a_curve_scales_with_the_limit() -> None:
     curve = reference_curves()[0]
-    estimate = forecast(MI, bound=lambda n: 2 * curve.bound(n), curve=curve)
+    estimate = forecast(MI, bound=lambda n: 2 * curve.bound_s(n), curve=curve)
     assert estimate is not None
     assert estimate.ttft_s == pytest.approx(2 * 18.44)
     assert "scaled by hardware" in estimate.source
-    beyond = forecast(128 * MI, bound=curve.bound, curve=curve)
+    beyond = forecast(128 * MI, bound=curve.bound_s, curve=curve)
     assert beyond is not None
     assert beyond.ttft_s == pytest.approx(4 * 40171.67, rel=0.01)
 
@@ -196,7 +213,7 @@ def test_a_curve_scales_with_the_limit() -> None:
 def test_the_nearest_curve_is_of_the_same_gpu_or_vendor() -> None:
     curves = reference_curves()
     names = {gpu: nearest_curve(load_hardware(gpu), curves) for gpu in ("H200", "B200", "MI355X", "MI300X")}
-    assert {gpu: curve and curve.hardware.name for gpu, curve in names.items()} == {
+    assert {gpu: curve and curve.system.gpus.name for gpu, curve in names.items()} == {
         "H200": "H200",
         "B200": "H200",
         "MI355X": "MI355X",
@@ -208,10 +225,10 @@ def test_the_nearest_curve_is_of_the_same_gpu_or_vendor() -> None:
 def test_measurements_win_over_curves_and_nothing_beats_the_limit() -> None:
     curve = reference_curves()[0]
     measured = {1024: 0.1, 4096: 0.3, 16384: 1.3}
-    exact = forecast(4096, measured=measured, bound=curve.bound, curve=curve)
+    exact = forecast(4096, measured=measured, bound=curve.bound_s, curve=curve)
     assert exact is not None
     assert (exact.ttft_s, exact.source) == (0.3, "measured")
-    fitted = forecast(MI, measured=measured, bound=curve.bound, curve=curve)
+    fitted = forecast(MI, measured=measured, bound=curve.bound_s, curve=curve)
     assert fitted is not None
     assert fitted.source == "fit of 3 lengths"
     floored = forecast(MI, measured=measured, bound=lambda n: 1e6)

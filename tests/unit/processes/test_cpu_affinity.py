@@ -63,10 +63,11 @@ def test_processes_that_have_ended_bind_nothing() -> None:
 
 MEASURING = """
 import os, sys
+from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from longctx.progress.status_file import StatusWriter
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-StatusWriter(sys.argv[1], campaign="c", point="prefill/1Ki/pass1").update(phase="measuring")
+StatusWriter(Path(sys.argv[1]), campaign="c", point="prefill/1Ki/pass1").update(phase="measuring")
 print("written", flush=True)
 sys.stdin.read()
 """

@@ -63,13 +63,13 @@ def gone() -> str:
 
 def test_an_owner_that_was_gone_before_the_start_interrupts() -> None:
     with start(WAIT, **{OWNER_VARIABLE: gone()}) as process:
-        assert "interrupted" in process.communicate(timeout=30)[0]
+        assert "interrupted" in process.communicate(timeout=300)[0]
 
 
 def test_a_process_that_has_the_owners_id_today_is_not_the_owner() -> None:
     pid, start_ticks, boot = f"{os.getpid()} 1 {job_owner.boot_id()}".split()
     with start(WAIT, **{OWNER_VARIABLE: f"{pid} {start_ticks} {boot}"}) as process:
-        assert "interrupted" in process.communicate(timeout=30)[0]
+        assert "interrupted" in process.communicate(timeout=300)[0]
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", "1 2 another-boot"])

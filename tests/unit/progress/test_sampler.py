@@ -191,7 +191,7 @@ def test_a_real_prefill_of_the_fake_server() -> None:
     from fakeclient import ask
 
     seen: list[PrefillProgress] = []
-    with FakeServer({"ttft_s": 0.6, "capacity": 4096}) as server:
+    with FakeServer({"ttft_s": 1.5, "capacity": 4096}) as server:
         sampler = Sampler(
             lambda: scrape(server.url),
             tokens_total=1024,

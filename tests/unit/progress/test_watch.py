@@ -66,9 +66,10 @@ def test_a_campaign_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
 
 KILLED = """
 import os, sys
+from pathlib import Path
 from longctx.progress.status_file import StatusWriter
 point = "prefill/1Ki/pass1"
-writer = StatusWriter(sys.argv[1], campaign="default", point=point, expected=[point])
+writer = StatusWriter(Path(sys.argv[1]), campaign="default", point=point, expected=[point])
 writer.update(phase="prefill", tokens_done=1, tokens_total=2)
 os.kill(os.getpid(), 9)
 """

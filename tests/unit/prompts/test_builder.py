@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from longctx import resources
 from longctx.errors import DataError, PromptError
 from longctx.prompts import builder, sources, stream, variants
-from longctx.prompts.shapes import PromptSpec
 from longctx.prompts.validation import validate
 from longctx.prompts.variants import n_variants, read_ids
 from longctx.storage import parquet, schemas, token_file
@@ -32,7 +31,7 @@ def streams(tmp_path_factory):
 
 
 def make(streams, out, length, kind="fast", shape="report"):
-    return builder.build(streams / f"{kind}.parquet", PromptSpec(str(shape)), tinytokenizers.load(kind), length, out)
+    return builder.build(streams / f"{kind}.parquet", str(shape), tinytokenizers.load(kind), length, out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,9 +62,7 @@ def test_no_cut_falls_inside_a_character(tmp_path, kind):
     stream.build_stream(sources.CorpusSpec(str(tmp_path / "c")), tokenizer, 2000, tmp_path / "fast.parquet")
     fillers = set()
     for length in range(300, 340):
-        metadata = builder.build(
-            tmp_path / "fast.parquet", PromptSpec("plain"), tokenizer, length, tmp_path / "p.parquet"
-        )
+        metadata = builder.build(tmp_path / "fast.parquet", "plain", tokenizer, length, tmp_path / "p.parquet")
         ids = variants.read_ids(tmp_path / "p.parquet")
         assert len(ids) == length
         assert "\ufffd" not in tokenizer.decode(ids)
@@ -146,9 +143,8 @@ def test_variants_differ_in_their_first_id_only(streams, tmp_path):
 def test_sha_is_that_of_the_ids(streams, tmp_path):
     path = tmp_path / "p.parquet"
     make(streams, path, 2048)
-    for variant in (0, 5):
-        expected = hashlib.sha256(variants.read_ids(path, variant).astype("<u4").tobytes()).hexdigest()
-        assert variants.read_sha(path, variant) == expected
+    expected = hashlib.sha256(variants.read_ids(path).astype("<u4").tobytes()).hexdigest()
+    assert variants.read_sha(path) == expected
 
 
 def test_long_prompts_are_read_a_row_group_at_a_time(tmp_path):
@@ -176,7 +172,7 @@ def test_a_prompt_may_take_the_whole_stream_and_not_one_id_more(streams, tmp_pat
 
 def test_another_tokenizers_stream_is_refused(streams, tmp_path):
     with pytest.raises(PromptError, match="another tokenizer"):
-        builder.build(streams / "fast.parquet", PromptSpec(), tinytokenizers.load("slow"), 64, tmp_path / "p.parquet")
+        builder.build(streams / "fast.parquet", "report", tinytokenizers.load("slow"), 64, tmp_path / "p.parquet")
 
 
 @pytest.fixture
@@ -185,11 +181,10 @@ def shape(tmp_path):
 
 
 def test_a_shape_from_a_folder(streams, tmp_path, shape):
-    (shape / "system.txt").write_text("{{{tokens}}} {length} {repository_count} {team}")
-    spec = PromptSpec(str(shape), {"team": "blue"})
-    builder.build(streams / "fast.parquet", spec, tinytokenizers.load("fast"), 2048, tmp_path / "p.parquet")
+    (shape / "system.txt").write_text("{{{tokens}}} {length} {repository_count}")
+    make(streams, tmp_path / "p.parquet", 2048, shape=shape)
     text = tinytokenizers.load("fast").decode(variants.read_ids(tmp_path / "p.parquet"))
-    assert "{2048} 2Ki 2 blue\n" in text
+    assert "{2048} 2Ki 2\n" in text
 
 
 def test_a_shape_without_texts(streams, tmp_path, shape):

@@ -6,43 +6,49 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import makereport
 import makerows
 import pytest
 from longctx.campaign import campaign
 from longctx.lengths import format_length
-from longctx.report import cells, evidence, faults, narrative, provenance, tables
+from longctx.report import cells, evidence, faults, narrative, provenance, sections, tables
 from longctx.report.inputs import ReportInput
-from longctx.report.markdown import evidence_tables, to_markdown
+from longctx.report.markdown import to_markdown
+from longctx.report.mode import report_facet
 from longctx.results import comparison, curves, summary
+from longctx.results.campaign_results import CampaignResults
 from longctx.storage import parquet, schemas
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[3]
-PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
+PUBLISHED = makereport.PUBLISHED
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> ReportInput:
+def report(tmp_path_factory: pytest.TempPathFactory) -> ReportInput:
     return makereport.report_input(tmp_path_factory.mktemp("campaign"))
 
 
-def of(rows: list[dict[str, Any]], expected: dict[tuple[str, int], int] | None = None) -> ReportInput:
-    return ReportInput("small", rows, summary.summarise(rows, expected or {}))
+@pytest.fixture
+def results(report: ReportInput) -> CampaignResults:
+    return report.results
+
+
+of = makereport.small
 
 
 def texts(table: cells.Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def markdown(source: ReportInput) -> str:
-    return to_markdown(source, source.results)
+def markdown(source: ReportInput | CampaignResults) -> str:
+    report = source if isinstance(source, ReportInput) else ReportInput(source)
+    return to_markdown(report, report.results_folder)
 
 
-def test_table_1_has_the_published_form(given: ReportInput) -> None:
-    table = tables.table_1(given)
+def test_table_1_has_the_published_form(results: CampaignResults) -> None:
+    table = tables.table_1(results)
     assert table.columns[:4] == ("Prompt", "Tokens", "TTFT s", "Decode tok/s")
     rows = {row[0]: row for row in texts(table)}
     assert rows["64Ki"][1] == "65,536"
@@ -66,24 +72,24 @@ def test_published_numbers_are_written_as_published() -> None:
     assert cells.decode_cell(row).text == "16.6 ± 0.0"
 
 
-def test_filled_caches_have_their_own_table_without_ttft(given: ReportInput) -> None:
-    tables_of_modes = tables.other_mode_tables(given)
+def test_filled_caches_have_their_own_table_without_ttft(results: CampaignResults) -> None:
+    tables_of_modes = tables.other_mode_tables(results)
     filled = tables_of_modes[-1]
     assert "TTFT s" not in filled.columns
     assert "filled, not prefilled" in filled.note
     assert texts(filled)[-1] == ["16Mi", "16,777,216", "—", "0", "1 failed (kv_too_small); 2 missing"]
 
 
-def test_partial_campaigns_say_so(given: ReportInput) -> None:
-    said = narrative.partial(given)
+def test_partial_campaigns_say_so(results: CampaignResults) -> None:
+    said = narrative.partial(results)
     assert said.startswith("Partial: 5 requests not measured yet, 2 failed")
     assert "cold prompt 2Mi" in said
-    assert said in markdown(given)
+    assert said in markdown(results)
     assert narrative.partial(of([makerows.row()], {("prefill", 4096): 1})) == ""
 
 
-def test_story_tells_how_far_it_got(given: ReportInput) -> None:
-    said = " ".join(narrative.narrative(given))
+def test_story_tells_how_far_it_got(results: CampaignResults) -> None:
+    said = " ".join(narrative.narrative(results))
     assert "1Mi tokens, cold: first token after 2.02 min" in said
     assert "Decode at 8Mi with a filled KV cache: 64." in said
     assert "Behind a resident prefix of 1Mi" in said
@@ -104,52 +110,41 @@ def test_the_story_tells_a_continued_prefill_s_time() -> None:
     ]
 
 
-def test_synthetic_labels_stand_wherever_numbers_do(given: ReportInput) -> None:
-    text = markdown(given)
-    assert text.count("random weights") >= 3 + len(given.figures)
+def test_synthetic_labels_stand_wherever_numbers_do(report: ReportInput) -> None:
+    text = markdown(report)
+    assert text.count("random weights") >= 3 + len(report.figures)
     real = of([makerows.row(synthetic_weights=False)])
     assert "random weights" not in markdown(real)
     assert "filled" not in markdown(real)
 
 
-def test_every_table_of_numbers_says_what_is_not_real(given: ReportInput) -> None:
-    shown = [table for table in evidence_tables(given) if table.rows]
+def test_every_table_of_numbers_says_what_is_not_real(report: ReportInput) -> None:
+    shown = [table for table in sections.evidence_tables(report) if table.rows]
     assert len(shown) == 10
     assert [table.title for table in shown if "andom weights" not in table.note] == []
-    assert "decode at 8Mi with a filled KV cache 50% of memory bandwidth" in " ".join(narrative.narrative(given))
+    assert "decode at 8Mi with a filled KV cache 50% of memory bandwidth" in " ".join(
+        narrative.narrative(report.results)
+    )
 
 
-def test_a_comparison_names_both_systems_and_what_is_lost(given: ReportInput) -> None:
+def test_a_comparison_names_both_systems_and_what_is_lost(results: CampaignResults) -> None:
     published = curves.read_curve(PUBLISHED)
     rows = [makerows.row(length=1024), makerows.bad_row("server_died", length=1 << 20)]
     found = comparison.compare(curves.curve_from_summary(summary.summarise(rows, {})), published)
-    table = evidence.comparison(found)
+    table = evidence.comparison_table(found)
     assert texts(table)[1] == ["1Mi", "cold prompt", "TTFT", "—", "18.44 ± 0.24", "—", "—", "no value here"]
     assert "this run 1 × NVIDIA H200, random weights; the other 8 × AMD Instinct MI355X" in table.note
 
 
-def test_failures_and_doubts_have_reason_and_detail(given: ReportInput) -> None:
-    rows = texts(faults.failures(given))
+def test_failures_and_doubts_have_reason_and_detail(results: CampaignResults) -> None:
+    rows = texts(faults.failures(results))
     assert ["prefill 1Mi pass 3", "cold 0", "failed", "server_died", "the server process ended"] in [
         r[:5] for r in rows
     ]
     assert {row[2] for row in rows} == {"failed", "doubtful"}
-    assert texts(faults.marks(given)) == [
+    assert texts(faults.marks(results)) == [
         ["resumed", "prefill continued from a checkpoint, so TTFT is not a cold TTFT", "1", "512Ki"]
     ]
-
-
-def test_a_server_that_never_started_is_a_failure() -> None:
-    server = {
-        "mode": "prefill",
-        "length": 4096,
-        "pass_index": 1,
-        "status": "failed",
-        "reason": "server_start",
-        "detail": "no GPU",
-    }
-    rows = texts(faults.failures(replace(of([makerows.row()]), servers=[server])))
-    assert rows[0][1:4] == ["server start", "failed", "server_start"]
 
 
 def test_all_failed_still_builds() -> None:
@@ -161,7 +156,7 @@ def test_all_failed_still_builds() -> None:
 
 
 def test_nothing_at_all_still_builds() -> None:
-    assert "Nothing has been measured yet." in markdown(ReportInput("empty", [], []))
+    assert "Nothing has been measured yet." in markdown(CampaignResults("empty"))
 
 
 def test_lost_checkpoints_are_an_alert() -> None:
@@ -169,9 +164,9 @@ def test_lost_checkpoints_are_an_alert() -> None:
     assert any("not one token was taken back" in text for text in narrative.alerts(of([row])))
 
 
-def test_broken_contract_is_an_alert(given: ReportInput) -> None:
-    assert "1 setting differs from what was asked for: see Contract" in narrative.alerts(given)
-    kept = {row[0]: row[-1] for row in texts(provenance.contract(given))}
+def test_broken_contract_is_an_alert(results: CampaignResults) -> None:
+    assert "1 setting differs from what was asked for: see Contract" in narrative.alerts(results)
+    kept = {row[0]: row[-1] for row in texts(provenance.contract(results))}
     assert kept == {
         "cudagraph_mode": "no, differs",
         "aiter_version": "not proven",
@@ -181,24 +176,24 @@ def test_broken_contract_is_an_alert(given: ReportInput) -> None:
 
 
 @pytest.mark.parametrize("asked", [1, None])
-def test_a_setting_that_was_asked_for_and_not_told_is_an_alert(given: ReportInput, asked: int | None) -> None:
+def test_a_setting_that_was_asked_for_and_not_verified_is_an_alert(results: CampaignResults, asked: int | None) -> None:
     entry = {"setting": "max_num_seqs", "asked": asked, "actual": None, "source": "unproven", "ok": None}
-    found = narrative.alerts(replace(given, servers=[{"contract": json.dumps([entry])}]))
+    found = narrative.alerts(replace(results, servers=[{"contract": json.dumps([entry])}]))
     assert found == (["Not proven by what the servers say: max_num_seqs: see Contract"] if asked else [])
 
 
-def test_damaged_files_are_an_alert(given: ReportInput) -> None:
-    assert "Left out: x.parquet" in markdown(replace(given, damaged=["x.parquet"]))
+def test_damaged_files_are_an_alert(results: CampaignResults) -> None:
+    assert "Left out: x.parquet" in markdown(replace(results, damaged=["x.parquet"]))
 
 
-def test_plan_against_measured(given: ReportInput) -> None:
-    row = next(row for row in texts(evidence.prefill_limits(given)) if row[0] == "64Ki")
-    assert row[3] == f"{given.of_mode('prefill')[6]['ttft_s_mean'] / (1.04 * makerows.ttft_s(65536)) - 1:+.1%}"
+def test_plan_against_measured(results: CampaignResults) -> None:
+    row = next(row for row in texts(evidence.prefill_limits(results)) if row[0] == "64Ki")
+    assert row[3] == f"{results.of_mode('prefill')[6]['ttft_s_mean'] / (1.04 * makerows.ttft_s(65536)) - 1:+.1%}"
     assert row[5].endswith("%")
 
 
-def test_filled_against_prefilled(given: ReportInput) -> None:
-    rows = texts(evidence.decode_check(given))
+def test_filled_against_prefilled(results: CampaignResults) -> None:
+    rows = texts(report_facet("decode_only").checks(results)[0])
     assert [row[0] for row in rows][-1] == "1Mi"
     assert all(abs(float(row[3].rstrip("%"))) < 5 for row in rows)
 
@@ -218,21 +213,21 @@ def test_environment_lists_what_differs() -> None:
     assert found["memory_bytes"] == "128 GiB"
 
 
-def test_cycled_corpus_is_said(given: ReportInput) -> None:
-    assert "read up to 2 times" in markdown(given)
-    assert faults.corpus_note(replace(given, validation=makerows.validation(1 << 30))) == ""
+def test_cycled_corpus_is_said(results: CampaignResults) -> None:
+    assert "read up to 2 times" in markdown(results)
+    assert faults.corpus_note(replace(results, validation=makerows.validation(1 << 30))) == ""
 
 
-def test_how_to_reproduce(given: ReportInput) -> None:
-    text = markdown(given)
+def test_how_to_reproduce(report: ReportInput) -> None:
+    text = markdown(report)
     assert "snakemake --cores 1 --configfile workflow/campaigns/h200.yaml" in text
     assert "max_new_tokens: 128" in text
     assert evidence.OVERHEAD in text.replace("\\", "")
 
 
-def test_every_table_is_well_formed_markdown(given: ReportInput) -> None:
+def test_every_table_is_well_formed_markdown(report: ReportInput) -> None:
     """As many cells in every row as in its head, after a real Markdown parser has read it."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(markdown(given))
+    tokens = MarkdownIt("commonmark").enable("table").parse(markdown(report))
     counts: list[set[int]] = []
     for token in tokens:
         if token.type == "table_open":
@@ -247,13 +242,13 @@ def test_every_table_is_well_formed_markdown(given: ReportInput) -> None:
     assert all(len(one) == 1 for one in counts)
 
 
-def test_every_heading_stands_apart(given: ReportInput) -> None:
+def test_every_heading_stands_apart(report: ReportInput) -> None:
     marked = [
         row | ({"reason": "client_starved", "reasons": ["client_starved"]} if row["status"] == "ok" else {})
-        for row in given.rows
+        for row in report.results.rows
         if row["status"] == "ok"
     ]
-    lines = markdown(replace(given, rows=marked)).splitlines()
+    lines = markdown(replace(report, results=replace(report.results, rows=marked))).splitlines()
     assert "None." in lines
     assert all(lines[i - 1] == "" for i, line in enumerate(lines) if i and line.startswith("#"))
 
@@ -272,27 +267,27 @@ def test_a_servers_words_cannot_break_the_markdown() -> None:
     assert cell is not None
 
 
-def test_links_lead_to_files(given: ReportInput) -> None:
-    targets = re.findall(r"\]\(<([^>]+)>\)", markdown(given))
+def test_links_lead_to_files(report: ReportInput) -> None:
+    targets = re.findall(r"\]\(<([^>]+)>\)", markdown(report))
     assert len(targets) > 10
     for target in targets:
-        assert (given.results / target).exists(), target
+        assert (report.results_folder / target).exists(), target
 
 
-def test_comparison_in_both_normalisations(given: ReportInput) -> None:
-    text = markdown(given)
+def test_comparison_in_both_normalisations(report: ReportInput) -> None:
+    text = markdown(report)
     assert "## Against 8 × MI355X (published)\n" in text
     assert "## Against 8 × MI355X (published) per GPU\n" in text
 
 
-def test_only_comparable_lengths_are_in_the_ratio_table(given: ReportInput) -> None:
-    rows = texts(evidence.comparison(given.comparisons[0]))
+def test_only_comparable_lengths_are_in_the_ratio_table(report: ReportInput) -> None:
+    rows = texts(evidence.comparison_table(report.comparisons[0]))
     assert {row[0] for row in rows} == {"1Ki", "64Ki", "1Mi"}
 
 
-def test_cost_without_price_is_silent(given: ReportInput) -> None:
-    assert not evidence.costs(replace(given, price=None)).rows
-    assert "$ / cold prefill" in evidence.costs(given).columns
+def test_cost_without_price_is_silent(results: CampaignResults) -> None:
+    assert not evidence.costs(replace(results, price=None)).rows
+    assert "$ / cold prefill" in evidence.costs(results).columns
 
 
 def test_numbers_keep_their_digits() -> None:
@@ -307,10 +302,29 @@ def test_numbers_keep_their_digits() -> None:
     ]
 
 
-def test_curve_of_another_run_with_random_weights_says_so(given: ReportInput) -> None:
+def test_curve_of_another_run_with_random_weights_says_so(results: CampaignResults) -> None:
     probe = curves.read_curve(ROOT / "resources" / "results" / "h200-probe.csv")
-    found = comparison.compare(curves.curve_from_summary(given.summary), probe)
-    assert "random weights" in evidence.comparison(found).note
+    found = comparison.compare(curves.curve_from_summary(results.summary), probe)
+    assert "random weights" in evidence.comparison_table(found).note
+
+
+def test_a_section_that_fails_costs_itself(report: ReportInput, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "energy", broken)
+    monkeypatch.setattr(narrative, "_growth", broken)
+    text = markdown(report)
+    assert "KeyError: 'no such column'" in text
+    assert "A sentence could not be written (broken: KeyError('no such column'))." in text
+    assert "## Energy" not in text
+    assert {"## Cost", "## Two clocks", "## Contract"} <= set(text.splitlines())
+
+
+def broken(results: CampaignResults) -> cells.Table:
+    raise KeyError("no such column")
+
+
+TABLES = ("summary", "fits", "rows", "servers", "plan")
+FIGURES = "results/small/figures"
+ROWS = ("--rows", *(f"results/small/measurements/{length}/pass1.parquet" for length in ("8Ki", "4Ki")))
 
 
 def write_campaign(folder: Path) -> None:
@@ -331,8 +345,14 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     write_campaign(tmp_path)
-    for script in ("summary.py", "figures.py", "report.py"):
-        done = run(script, tmp_path)
+    tables = [word for name in TABLES for word in (f"--{name}", f"results/small/{name}.parquet")]
+    reports = ("--figures", FIGURES, "--md", "results/small/report.md", "--html", "results/small/report.html")
+    for script, arguments in (
+        ("summary.py", ROWS),
+        ("figures.py", (*tables, "--out-dir", FIGURES)),
+        ("report.py", (*tables, *reports)),
+    ):
+        done = run(script, tmp_path, *arguments)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
     results = tmp_path / "results" / "small"
     assert "2 requests not measured yet" in (results / "report.md").read_text()
@@ -343,7 +363,7 @@ def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
 
 def test_one_length_alone(tmp_path: Path) -> None:
     write_campaign(tmp_path)
-    assert run("summary.py", tmp_path, "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
+    assert run("summary.py", tmp_path, *ROWS[:2], "--length", "8Ki", "--out", "8Ki.parquet").returncode == 0
     assert [row["length"] for row in parquet.read_rows(tmp_path / "8Ki.parquet")] == [8192]
 
 
@@ -351,7 +371,7 @@ def test_a_corrupt_measurement_stops_the_summary_in_one_sentence(tmp_path: Path)
     write_campaign(tmp_path)
     broken = tmp_path / "results" / "small" / "measurements" / "4Ki" / "pass1.parquet"
     broken.write_bytes(broken.read_bytes()[:100])
-    done = run("summary.py", tmp_path)
+    done = run("summary.py", tmp_path, *ROWS)
     assert done.returncode == 1
     assert done.stderr.startswith("error: results/small/measurements/4Ki/pass1.parquet: not a readable Parquet file")
     assert "Traceback" not in done.stderr

@@ -8,8 +8,8 @@ from typing import Any
 import makerows
 import pytest
 from longctx.errors import DataError
-from longctx.plan import forecast
-from longctx.results import comparison, curves, summary
+from longctx.plan import published
+from longctx.results import comparison, curves, export, summary
 from longctx.results.curves import CurvePoint, RunCurve
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
@@ -39,9 +39,9 @@ prompt_tokens,ttft_s_mean,decode_tok_s_mean
 
 def test_a_published_system_s_limits_are_the_planner_s() -> None:
     found = curves.read_curve(PUBLISHED).limits
-    curve = next(curve for curve in forecast.reference_curves() if curve.name == PUBLISHED.stem)
+    curve = next(curve for curve in published.reference_curves() if curve.name == PUBLISHED.stem)
     assert list(found) == [1 << power for power in range(10, 27)], "doublings between the printed lengths too"
-    assert {n: limit.ttft_s for n, limit in found.items()} == {n: curve.bound(n) for n in found}
+    assert {n: limit.ttft_s for n, limit in found.items()} == {n: curve.bound_s(n) for n in found}
     assert found[1 << 26].decode_tok_s == pytest.approx(29.5, abs=0.05), "docs/plan.md"
 
 
@@ -74,7 +74,7 @@ def test_summary_parquet_and_csv_give_the_same_curve(tmp_path: Path) -> None:
     rows = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
     folder = tmp_path / "june"
     parquet.write_rows(folder / "summary.parquet", schemas.SUMMARY, rows)
-    summary.write_csv(folder / "summary.csv", rows)
+    export.write_csv(folder / "summary.csv", rows)
     one, other = curves.read_curve(folder / "summary.parquet"), curves.read_curve(folder / "summary.csv")
     assert one.points == other.points
     assert one.limits == other.limits

@@ -1,4 +1,4 @@
-"""What a run sets right before it starts: who holds what, stale locks, summaries that lack a point; and old reports."""
+"""What a run sets right before it starts: who holds what, stale locks, repairs; and old reports at its end."""
 
 import contextlib
 import os
@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from longctx.campaign.campaign import Campaign, from_dict
-from longctx.campaign.files import journal_path, output_path
+from longctx.campaign.files import journal_path
 from longctx.campaign.point import Point
 from longctx.errors import LongctxError
 from longctx.measure import kv_limit
 from longctx.run import startup
-from longctx.run.marks import compared_mark, mark_compared, mark_stale, report_lags, stale_mark, summary_time
-from longctx.run.startup import before_run, settle_locks
+from longctx.run.startup import before_run, drop_old_reports, enter_folder, settle_locks
 from longctx.storage import locks
 from longctx.storage.journal import Journal
 
@@ -30,7 +29,9 @@ from longctx.campaign import campaign as campaigns
 from longctx.run import startup
 model = {"source": "synthetic", "weights": "dummy"}
 campaign = campaigns.from_dict({"model": model, "lengths": [1024], "name": sys.argv[1]})
-startup.before_run(campaign, Path(".snakemake"), only_looks="looks" in sys.argv)
+startup.enter_folder(Path(".snakemake"))
+if "looks" not in sys.argv:
+    startup.before_run(campaign)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -80,6 +81,12 @@ def start() -> Iterator[Start]:
         yield start
 
 
+def run(campaign: Campaign) -> None:
+    """Do what a run does that makes something."""
+    enter_folder(STATE)
+    before_run(campaign)
+
+
 def lock() -> Path:
     path = STATE / "locks" / "0.output.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +102,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 def test_a_live_run_is_named_and_nothing_of_it_is_touched(start: Start) -> None:
     other, left = start("default"), lock()
     with pytest.raises(LongctxError) as caught:
-        before_run(campaign(), STATE)
+        run(campaign())
     assert str(caught.value).startswith(
         f"another run (process {other.pid} on {os.uname().nodename}) is at work on results"
     )
@@ -106,19 +113,19 @@ def test_a_live_run_is_named_and_nothing_of_it_is_touched(start: Start) -> None:
 def test_who_only_looks_is_let_in_and_keeps_nobody_out(start: Start) -> None:
     start("default")
     left = lock()
-    before_run(campaign(), STATE, only_looks=True)
+    enter_folder(STATE)
     assert left.exists()
 
 
 def test_a_look_that_goes_on_keeps_no_run_out(start: Start) -> None:
     start("default", "looks")
-    before_run(campaign(), STATE)
+    run(campaign())
 
 
 def test_what_a_killed_run_held_is_free(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     kill(start("default"))
     left = lock()
-    before_run(campaign(), STATE)
+    run(campaign())
     assert not left.exists()
     assert capsys.readouterr().err == "longctx: removed the lock that a killed run left; going on where it stopped\n"
 
@@ -126,7 +133,7 @@ def test_what_a_killed_run_held_is_free(start: Start, capsys: pytest.CaptureFixt
 def test_two_campaigns_may_run_in_one_folder_and_keep_each_others_locks(start: Start) -> None:
     start("other")
     left = lock()
-    before_run(campaign(), STATE)
+    run(campaign())
     assert left.exists()
 
 
@@ -150,7 +157,7 @@ def test_a_disk_without_locks_stops_nobody_and_removes_nothing(monkeypatch: pyte
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     left = lock()
-    before_run(campaign(), STATE)
+    run(campaign())
     assert left.exists()
 
 
@@ -176,11 +183,20 @@ def test_a_derived_file_that_is_cut_short_is_made_anew(content: bytes, capsys: p
     torn, whole, measured = make("prompts/1Ki", "validation/1Ki", "measurements/1Ki/pass1")
     torn.write_bytes(content)
     measured.write_bytes(content)
-    before_run(campaign(), STATE)
+    run(campaign())
     assert capsys.readouterr().err == f"longctx: {torn}: damaged, so it is made anew where it is needed\n"
     assert not torn.exists()
     assert whole.exists()
     assert measured.exists(), "a measured one is no derived one"
+
+
+def test_a_second_call_repairs_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+    run(campaign())
+    (torn,) = make("prompts/1Ki")
+    torn.write_bytes(b"")
+    before_run(campaign())
+    assert torn.exists()
+    assert capsys.readouterr().err == ""
 
 
 def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> None:
@@ -188,108 +204,35 @@ def test_who_only_looks_deletes_nothing_sets_nothing_aside_and_is_no_run() -> No
     torn.write_bytes(b"")
     journal = Journal(journal_path(campaign(), Point(1024, 1)))
     journal.append("done", {"sha256": {}})
-    before_run(campaign(), STATE, only_looks=True)
+    enter_folder(STATE)
     assert torn.exists()
     assert journal.path.exists()
     assert not Path("results/status.json").exists()
-    end_run()
-    before_run(campaign(), STATE)
+    before_run(campaign())
     assert not torn.exists()
     assert not journal.path.exists()
     assert Path("results/status.json").exists()
 
 
-POINTS = ("measurements/1Ki/pass1", "measurements/2Ki/pass1")
-
-
-def newer(summary: Path) -> bool:
-    return stale_mark(campaign()).stat().st_mtime > summary.stat().st_mtime
-
-
-def test_a_whole_summary_stays_up_to_date() -> None:
-    *_, summary = make(*POINTS, "summary")
-    mark_stale(campaign())
-    assert not newer(summary)
-
-
-@pytest.mark.parametrize("at_s", [1000.0, 4e9], ids=["a while ago", "made when the clock was wrong"])
-def test_a_summary_that_lacks_a_point_is_out_of_date(at_s: float) -> None:
-    *_, summary = make(POINTS[0], "summary", at_s=at_s)
-    mark_stale(campaign())
-    assert newer(summary)
-
-
-def test_a_mark_of_the_same_moment_as_the_summary_is_no_proof() -> None:
-    *_, summary = make(POINTS[0], "summary")
-    mark_stale(campaign())
-    at_ns = stale_mark(campaign()).stat().st_mtime_ns
-    os.utime(summary, ns=(at_ns, at_ns))
-    mark_stale(campaign())
-    assert newer(summary)
-
-
-def test_the_mark_changes_its_content_since_snakemake_compares_it() -> None:
-    make(POINTS[0], "summary")
-    mark_stale(campaign())
-    first = stale_mark(campaign()).read_bytes()
-    os.environ[kv_limit.RUN_VARIABLE] = "next run"
-    make("summary", at_s=4e9)
-    mark_stale(campaign())
-    assert stale_mark(campaign()).read_bytes() != first
-
-
-def test_a_mark_newer_than_the_summary_is_left_alone() -> None:
-    make(POINTS[0], "summary")
-    mark_stale(campaign())
-    before = stale_mark(campaign()).stat()
-    mark_stale(campaign())
-    assert stale_mark(campaign()).stat().st_mtime_ns == before.st_mtime_ns
-
-
-def test_the_mark_of_the_compared_runs_changes_with_their_names_alone() -> None:
-    mark = compared_mark(campaign())
-    for others, changes in (([], False), (["a.csv"], True), (["a.csv"], False), (["a.csv", "b.csv"], True), ([], True)):
-        mark_compared(campaign(compare=others))
-        assert (mark.stat().st_mtime > 0) == changes, others
-        os.utime(mark, (0, 0))
-
-
 @pytest.mark.parametrize(
-    ("found_s", "made_s", "report_s", "lags"),
-    [(5, 9, 7, True), (None, 9, 7, True), (9, 9, 7, False), (5, 9, 9, False), (5, 9, None, False), (5, None, 7, False)],
-    ids=["older report", "first summary", "summary of before", "newer report", "no report", "no summary"],
+    ("rules", "deleted"),
+    [(["measure", "summary"], True), (["summary", "report"], False), (["compare"], False), ([], False)],
 )
-def test_a_report_lags_where_this_run_made_a_newer_summary(
-    found_s: float | None, made_s: float | None, report_s: float | None, lags: bool
+def test_the_reports_of_an_earlier_summary_are_deleted_at_the_end(
+    rules: list[str], deleted: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (summary,) = make("summary")
-    for kind in ("md", "html"):
-        set_time(summary, found_s)
-        found = summary_time(campaign())
-        set_time(summary, made_s)
-        set_time(Path("results") / f"report.{kind}", report_s)
-        assert report_lags(campaign(), found) == lags
-        set_time(Path("results") / f"report.{kind}", None)
+    reports = [Path("results") / f"report.{kind}" for kind in ("md", "html")]
+    for report in reports:
+        report.parent.mkdir(exist_ok=True)
+        report.touch()
+    drop_old_reports(campaign(), rules)
+    assert [report.exists() for report in reports] == [not deleted] * 2
+    assert ("results/report.md and results/report.html" in capsys.readouterr().err) == deleted
 
 
-def set_time(path: Path, at_s: float | None) -> None:
-    """Make the file as of that time, or remove it."""
-    path.touch()
-    path.unlink() if at_s is None else os.utime(path, (at_s, at_s))
-
-
-def test_a_campaign_without_a_summary_needs_no_mark_and_one_length_has_its_own() -> None:
-    make(POINTS[0])
-    mark_stale(campaign())
-    assert stale_mark(campaign()).stat().st_mtime == 0
-    one, two = make("lengths/1Ki", "lengths/2Ki")
-    mark_stale(campaign())
-    assert newer(two)
-    output_path(campaign(), Point(2048, 1), "measurements").parent.mkdir(parents=True)
-    make(POINTS[1])
-    one, two = make("lengths/1Ki", "lengths/2Ki", at_s=4e9)
-    mark_stale(campaign())
-    assert not newer(one)
+def test_without_a_report_a_new_summary_deletes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    drop_old_reports(campaign(), ["summary"])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture

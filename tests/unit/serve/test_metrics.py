@@ -227,7 +227,7 @@ def test_others_at_either_end_are_seen(running: tuple[int, int]) -> None:
 def test_counters_that_lag_behind_the_stream() -> None:
     from fakeclient import ask
 
-    with FakeServer({"metrics_lag_s": 0.3}) as server:
+    with FakeServer({"metrics_lag": 2}) as server:
         before = scrape(server.url)
         answer = ask(server.url)
         assert difference(before, scrape(server.url)).requests == 0

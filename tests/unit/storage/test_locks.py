@@ -61,3 +61,29 @@ def test_a_disk_without_locks_stops_nobody(campaign: Campaign, monkeypatch: pyte
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with exclusive(campaign, [POINT]):
         assert journal_path(campaign, POINT).with_suffix(".lock").exists()
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    with locks.LockFile(path) as first, locks.LockFile(path) as second:
+        assert first.take() is True
+        first.sign("a longer name")
+        first.sign("me")
+        assert second.take() is False
+        assert second.holder() == "me"
+    with locks.LockFile(path) as third:
+        assert third.take(wait_s=1.0) is True
+
+
+def test_a_lock_for_life_is_alone_or_shared(tmp_path: Path) -> None:
+    alone = locks.hold_for_life(tmp_path / "alone")
+    assert alone is not None
+    assert locks.hold_for_life(tmp_path / "alone") is None
+    assert locks.lock_holder(tmp_path / "alone") == (os.uname().nodename, str(os.getpid()))
+    alone.close()
+    shared = locks.hold_for_life(tmp_path / "shared", shared=True)
+    assert shared is not None
+    assert locks.hold_for_life(tmp_path / "shared", shared=True) is None, "but it is held, too"
+    shared.close()
+    assert locks.hold_for_life(tmp_path / "shared") is None
+    assert locks.lock_holder(tmp_path / "none") == ("unknown", "unknown")

@@ -1,8 +1,8 @@
 """Decode without prefill in a campaign: vLLM's DecodeBenchConnector fills the KV cache."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from longctx.campaign.config import CampaignConfig
 from longctx.campaign.mode import CampaignFacet, RequestKey
 from longctx.errors import ConfigError
 from longctx.storage.schemas import ModeName, Role
@@ -16,26 +16,26 @@ class DecodeOnlyCampaign(CampaignFacet):
     measures_ttft = False
     fills_kv = True
 
-    def check(self, config: Mapping[str, Any]) -> None:
-        if config["launcher"] == "external":
+    def check(self, config: CampaignConfig) -> None:
+        if config.launcher == "external":
             raise ConfigError(
                 "config key modes: decode_only needs a server started with vLLM's DecodeBenchConnector, which launcher:"
                 " external does not start; remove the mode"
             )
 
-    def requests(self, config: Mapping[str, Any], repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
         return [(Role.DECODE_ONLY, 0)]
 
     def prefills(self, requests: int) -> int:
         return 0
 
-    def identity(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        section = self.section(config)
-        return {"fill": [section["fill_mean"], section["fill_std"]]}
+    def identity(self, config: CampaignConfig) -> dict[str, Any]:
+        section = config.decode_only
+        return {"fill": [section.fill_mean, section.fill_std]}
 
-    def kv_transfer_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        section = self.section(config)
-        fill = {"fill_mean": section["fill_mean"], "fill_std": section["fill_std"]}
+    def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
+        section = config.decode_only
+        fill = {"fill_mean": section.fill_mean, "fill_std": section.fill_std}
         return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": fill}
 
 

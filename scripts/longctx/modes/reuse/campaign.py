@@ -1,8 +1,8 @@
 """A resident prefix in a campaign: one cold prompt, then queries behind it on a server that keeps prefixes."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from longctx.campaign.config import CampaignConfig
 from longctx.campaign.mode import CampaignFacet, RequestKey
 from longctx.storage.schemas import ModeName, Role
 
@@ -14,16 +14,16 @@ class ReuseCampaign(CampaignFacet):
     counted_roles = (Role.REUSE,)
     needs_prefix_caching = True
 
-    def requests(self, config: Mapping[str, Any], repeats: int) -> list[RequestKey]:
-        return [(Role.COLD, 0), *((Role.REUSE, index) for index in range(1, self.section(config)["queries"] + 1))]
+    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
+        return [(Role.COLD, 0), *((Role.REUSE, index) for index in range(1, config.reuse.queries + 1))]
 
     def prefills(self, requests: int) -> int:
         return 1
 
-    def suffix_tokens(self, config: Mapping[str, Any]) -> int:
-        return int(self.section(config)["suffix_tokens"])
+    def suffix_tokens(self, config: CampaignConfig) -> int:
+        return config.reuse.suffix_tokens
 
-    def identity(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(self, config: CampaignConfig) -> dict[str, Any]:
         return {"suffix_tokens": self.suffix_tokens(config)}
 
 

@@ -30,7 +30,7 @@ class ReuseMeasure(MeasureFacet):
         if role != Role.REUSE:
             return prefix
         query = index - 1 + (MEASURED_VARIANTS if doubts else 0)
-        suffix = variants.read_suffix_ids(path, query, campaign.raw["reuse"]["suffix_tokens"])
+        suffix = variants.read_suffix_ids(path, query, campaign.config.reuse.suffix_tokens)
         return np.concatenate([prefix, suffix])
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:

@@ -1,39 +1,109 @@
-"""Draw every figure that a campaign's modes give."""
+"""Which figures a campaign has, and drawing them all.
 
-from collections.abc import Callable
+The list is fixed by the campaign's modes and by whether it is compared with other runs, so that a rule can declare its
+files. A figure without data is drawn all the same and says why it is empty; the reports leave it out.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from matplotlib.figure import Figure
+from longctx.campaign.mode import MODES
+from longctx.report.mode import FigureSpec, report_facet
+from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
+from longctx.results.curves import RunCurve
 
-from longctx.report import style
-from longctx.report.figures.amortisation import amortisation_figure
-from longctx.report.figures.limits import limits_figure
-from longctx.report.figures.look import FigureInput
-from longctx.report.figures.metric import metric_figure
+SUFFIXES = (".png", ".svg")
+BOTH = (RANDOM_WEIGHTS, FILLED_KV)
+NO_LIMITS = "nothing measured, or no limit of this hardware is known"
+SAME_GPUS = "no run on another number of GPUs to compare with"
 
 
-def draw_all(given: FigureInput, out_dir: Path | str) -> dict[str, list[Path]]:
-    """Draw every figure that has something to show into `out_dir` as PNG and SVG, and return the files by name.
+def _lazy(module: str, function: str, **options: Any) -> Callable[..., Any]:
+    """Return a function that imports matplotlib when it is called: every job of Snakemake reads the list of figures."""
+    name = f"longctx.report.figures.{module}"
+    return lambda *arguments: getattr(import_module(name), function)(*arguments, **options)
 
-    One that has nothing to show any more (another `compare`, fewer modes) is removed, or a report would show it as new.
+
+def _gpu_counts_differ(results: CampaignResults, others: Sequence[RunCurve]) -> bool:
+    ours = results.gpu_count
+    return bool(ours) and any(other.gpu_count and other.gpu_count != ours for other in others)
+
+
+TTFT, DECODE = (_lazy("metric", "metric_figure", metric=metric) for metric in ("ttft_s", "decode_tok_s"))
+TTFT_PER_GPU = _lazy("metric", "metric_figure", metric="ttft_s", per_gpu=True)
+DECODE_PER_GPU = _lazy("metric", "metric_figure", metric="decode_tok_s", per_gpu=True)
+LIMITS, HAS_LIMITS = _lazy("limits", "limits_figure"), _lazy("limits", "our_shares")
+PER_GPU: Any = {"shows": _gpu_counts_differ, "empty": SAME_GPUS, "compares": True}
+BEFORE_MODES = (
+    FigureSpec("ttft", "Time to first token against prompt length", TTFT),
+    FigureSpec("decode", "Decode throughput against prompt length", DECODE, synthetic=BOTH),
+    # The plan's rule draws it, from numbers that nobody measured.
+    FigureSpec("kv_footprint", "KV footprint against context length (the plan)", synthetic=()),
+    FigureSpec("limits", "Distance to the hardware's limit", LIMITS, HAS_LIMITS, NO_LIMITS, synthetic=BOTH),
+)
+AFTER_MODES = (
+    FigureSpec("ttft_per_gpu", "Time to first token × GPUs, normalised per GPU", TTFT_PER_GPU, **PER_GPU),
+    FigureSpec("decode_per_gpu", "Decode throughput per GPU", DECODE_PER_GPU, **PER_GPU, synthetic=BOTH),
+)
+
+
+def campaign_figures(modes: Iterable[str], compares: bool) -> tuple[FigureSpec, ...]:
+    """Return the figures of a campaign with these modes, in the reports' order; `compares`: with other runs."""
+    of_modes = (figure for mode in MODES if mode in set(modes) for figure in report_facet(mode).figures)
+    return tuple(figure for figure in (*BEFORE_MODES, *of_modes, *AFTER_MODES) if compares or not figure.compares)
+
+
+def figure_files(modes: Iterable[str], compares: bool) -> list[str]:
+    """Return the names of the files that `draw_all` writes for such a campaign: ttft.png, ttft.svg and so on."""
+    drawn = (figure.name for figure in campaign_figures(modes, compares) if figure.draw)
+    return [f"{name}{suffix}" for name in drawn for suffix in SUFFIXES]
+
+
+def _figures(results: CampaignResults, others: Sequence[RunCurve]) -> tuple[FigureSpec, ...]:
+    return campaign_figures(results.recipe.get("modes") or results.modes, bool(others))
+
+
+def shown_figures(results: CampaignResults, others: Sequence[RunCurve]) -> list[FigureSpec]:
+    """Return the figures that have something to show, or whose file says why they could not be drawn."""
+
+    def shows(figure: FigureSpec) -> bool:
+        try:
+            return bool(figure.shows(results, others))
+        except Exception:
+            return True
+
+    return [figure for figure in _figures(results, others) if shows(figure)]
+
+
+def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path | str) -> list[str]:
+    """Write exactly the files of `figure_files` into `out_dir` and return their paths.
+
+    Older files of figures that the campaign no longer has are removed. A figure that cannot be drawn says so in its own
+    file and in the log; the others are drawn.
     """
-    out = Path(out_dir)
-    drawn: dict[str, list[Path]] = {}
-    others_counted = [other.gpu_count for other in given.others if other.gpu_count]
-    per_gpu_differs = bool(given.gpu_count) and any(count != given.gpu_count for count in others_counted)
-    figures: list[tuple[str, Callable[[], Figure | None]]] = [
-        ("ttft", lambda: metric_figure(given, "ttft_s")),
-        ("decode", lambda: metric_figure(given, "decode_tok_s")),
-        ("limits", lambda: limits_figure(given)),
-        ("amortisation", lambda: amortisation_figure(given)),
-        ("ttft_per_gpu", lambda: metric_figure(given, "ttft_s", normalise=True) if per_gpu_differs else None),
-        ("decode_per_gpu", lambda: metric_figure(given, "decode_tok_s", normalise=True) if per_gpu_differs else None),
-    ]
-    for name, draw in figures:
-        with style.theme():
-            if figure := draw():
-                drawn[name] = style.save(figure, out / name)
-            else:
-                for suffix in (".png", ".svg"):
-                    (out / f"{name}{suffix}").unlink(missing_ok=True)
-    return drawn
+    from longctx.report import style
+
+    out, figures = Path(out_dir), _figures(results, others)
+    written: list[str] = []
+    for figure in figures:
+        if figure.draw:
+            with style.theme():
+                written += map(str, style.save(_draw(figure, results, others), out / figure.name))
+    for figure in set(campaign_figures(MODES, True)) - set(figures):
+        for suffix in SUFFIXES:
+            (out / f"{figure.name}{suffix}").unlink(missing_ok=True)
+    return written
+
+
+def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve]) -> Any:
+    reason = figure.empty
+    try:
+        if figure.draw and figure.shows(results, others):
+            return figure.draw(results, others)
+    except Exception as error:
+        reason = f"this figure could not be drawn: {type(error).__name__}"
+        logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
+    return _lazy("look", "empty_figure")(figure.caption, results.subtitle, reason)

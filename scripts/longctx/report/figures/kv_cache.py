@@ -1,8 +1,10 @@
-"""Figure 1: the KV cache against the context length, beside the parameters and the memory there is."""
+"""Figure 1: the KV cache against the context length, with lines for the parameters and the memory of the GPUs."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import floor, inf, log2
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,47 +13,33 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from longctx.model.geometry import Geometry
-from longctx.plan.fit import Settings, split_memory
-from longctx.plan.hardware import Hardware, Parallelism
-from longctx.plan.memory import kv_bytes_per_rank
-from longctx.report import style
-from longctx.units import length_name, size_name
+from longctx.plan.system import System
+from longctx.report import palette, style
+from longctx.results.campaign_results import RANDOM_WEIGHTS
+from longctx.units import human_bytes, human_length
 
-CURVES = (("bfloat16", "BF16", style.VERMILLION), ("fp8", "FP8", style.BLUE))
+CURVES = (("bfloat16", "BF16", palette.VERMILLION), ("fp8", "FP8", palette.BLUE))
 
 
 def crossing_tokens(geometry: Geometry, size_bytes: float, kv_dtype: str, longest: int = 2**40) -> int | None:
     """Return the first context length whose KV cache reaches `size_bytes`, None if it never does."""
-    if geometry.kv_bytes(longest, kv_dtype) < size_bytes:
-        return None
-    low, high = 1, longest
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if geometry.kv_bytes(middle, kv_dtype) >= size_bytes else (middle + 1, high)
-    return low
+    tokens = bisect_left(range(longest + 1), size_bytes, lo=1, key=lambda n: geometry.kv_bytes(n, kv_dtype))
+    return tokens if tokens <= longest else None
 
 
-def draw(
-    geometry: Geometry,
-    hardware: Hardware | None,
-    parallelism: Parallelism,
-    settings: Settings,
-    lengths: Sequence[int],
-    stem: Path | str,
-    *,
-    synthetic_weights: bool = False,
-) -> list[Path]:
-    """Write the figure as `stem`.png and `stem`.svg. The cache is that of one whole sequence.
+def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_weights: bool = False) -> list[Path]:
+    """Write the figure as `stem`.png and `stem`.svg and return both paths. The cache is that of one whole sequence.
 
     The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
     """
-    where = f"{hardware.count} × {hardware.name}, {parallelism.label}" if hardware else "CPU"
-    lines = _lines(geometry, hardware, parallelism, settings, max(lengths))
-    ladder = _ladder(geometry, lengths, min(size for _, size, _, _ in lines))
+    geometry, hardware = system.geometry, system.hardware
+    where = f"{hardware.count} × {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
+    lines = _lines(system, max(lengths))
+    sizes = [size for _, size, _, _ in lines]
+    ladder = _ladder(geometry, lengths, min(sizes))
     with style.theme():
-        figure, axes = style.new(
-            "KV cache of one sequence against context length", f"{geometry.name} · {where}", height=5.0
-        )
+        title = "KV cache of one sequence against context length"
+        figure, axes = style.new(title, f"{geometry.name} · {where}", height=5.0)
         for kv_dtype, label, color in CURVES:
             kv_bytes = [geometry.kv_bytes(n, kv_dtype) for n in ladder]
             axes.plot(ladder, kv_bytes, color=color, label=f"KV cache, {label}", zorder=3)
@@ -60,10 +48,10 @@ def draw(
             axes.axhline(size, color=color, linestyle=dashes, linewidth=1.3, zorder=2)
             _line_label(axes, geometry, ladder, label, size, under=above < 1.6 * size)
             above = size
-        _scale(axes, ladder, [size for _, size, _, _ in lines], geometry)
-        _operating_point(figure, axes, geometry, settings, max(lengths), max(size for _, size, _, _ in lines))
+        _scale(axes, ladder, sizes, geometry)
+        _operating_point(figure, axes, system, max(lengths), max(sizes))
         if synthetic_weights:
-            style.mark_synthetic(axes)
+            style.mark_synthetic(axes, [RANDOM_WEIGHTS])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
 
@@ -75,26 +63,19 @@ def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) ->
     return [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
 
 
-def _lines(
-    geometry: Geometry, hardware: Hardware | None, parallelism: Parallelism, settings: Settings, longest: int
-) -> list[tuple[str, float, str, str]]:
+def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
     """Return (label, bytes, colour, line style) of the horizontal lines."""
-    lines = [
-        ("active parameters", geometry.active_weight_bytes, style.GREEN, ":"),
-        ("all parameters", float(geometry.weight_bytes), style.GREEN, "-"),
-    ]
-    if geometry.active_weight_bytes > geometry.weight_bytes / 2:
-        lines = lines[1:]
-    memory = split_memory(geometry, hardware, parallelism, settings)
-    whole = geometry.kv_bytes(longest, settings.kv_dtype)
-    rank = kv_bytes_per_rank(geometry, parallelism, longest, settings.kv_dtype)
-    shards = max(1, round(whole / rank)) if rank else 1
+    geometry, hardware, memory = system.geometry, system.hardware, system.memory()
+    lines = [("all parameters", float(geometry.weight_bytes), palette.GREEN, "-")]
+    if geometry.active_weight_bytes <= geometry.weight_bytes / 2:
+        lines.insert(0, ("active parameters", geometry.active_weight_bytes, palette.GREEN, ":"))
+    rank = system.kv_bytes_per_rank(longest)
+    shards = max(1, round(geometry.kv_bytes(longest, system.settings.kv_dtype) / rank)) if rank else 1
     if hardware is not None:
-        lines.append(
-            (f"HBM of {shards} GPU{'s' if shards > 1 else ''}", float(shards * hardware.hbm_bytes), style.INK, "-")
-        )
+        label = f"HBM of {shards} GPU{'s' if shards > 1 else ''}"
+        lines.append((label, float(shards * hardware.hbm_bytes), palette.INK, "-"))
     if memory is not None and memory.kv > 0:
-        lines.append(("left for KV cache", float(shards * memory.kv), style.MUTED, "--"))
+        lines.append(("left for KV cache", float(shards * memory.kv), palette.MUTED, "--"))
     return lines
 
 
@@ -104,51 +85,34 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     for kv_dtype, name, color in CURVES:
         tokens = crossing_tokens(geometry, size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
-            axes.plot([tokens], [size], "o", color=style.PAPER, markeredgecolor=color, markersize=6, zorder=4)
-            crossings.append(f"{name} at {length_name(tokens)}")
+            axes.plot([tokens], [size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
+            crossings.append(f"{name} at {human_length(tokens)}")
             first = min(first, tokens)
     # Where the curves cross early, the room for text is to their right and under the line.
     early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
-    text = f"{label}, {size_name(size)}"
+    text = f"{label}, {human_bytes(size)}"
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    axes.annotate(
-        text,
-        (x, size),
-        (2, -4 if below else 3),
-        textcoords="offset points",
-        fontsize=8,
-        color=style.INK,
-        va="top" if below else "bottom",
-        ha="right" if early else "left",
-        zorder=2.5,
-        bbox={"boxstyle": "square,pad=0.1", "fc": style.PAPER, "ec": "none", "alpha": 0.8},
-    )
+    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
+    place: dict[str, Any] = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
+    axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
 
 
-def _operating_point(
-    figure: Figure, axes: Axes, geometry: Geometry, settings: Settings, longest: int, highest_line: float
-) -> None:
-    """Mark the longest length, and name it where no line's name stands."""
-    size = geometry.kv_bytes(longest, settings.kv_dtype)
+def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, highest_line: float) -> None:
+    """Mark the longest length, and label it where it covers no line's name."""
+    kv_dtype = system.settings.kv_dtype
+    size = system.geometry.kv_bytes(longest, kv_dtype)
     if not size:
         return
-    axes.plot([longest], [size], "*", color=style.INK, markersize=13, zorder=5)
+    axes.plot([longest], [size], "*", color=palette.INK, markersize=13, zorder=5)
     upwards, named = highest_line > 30 * size, list(axes.texts)
-    note = axes.annotate(
-        f"operating point: {length_name(longest)}\n{size_name(size)} in {settings.kv_dtype}",
-        (longest, size),
-        (0, 0),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if upwards else "top",
-        fontsize=8.5,
-        fontweight="bold",
-        zorder=5,
-        arrowprops={"arrowstyle": "-", "color": style.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)},
-        bbox={"boxstyle": "square,pad=0.15", "fc": style.PAPER, "ec": "none", "alpha": 0.9},
-    )
+    text = f"operating point: {human_length(longest)}\n{human_bytes(size)} in {kv_dtype}"
+    arrow = {"arrowstyle": "-", "color": palette.INK, "lw": 0.8, "relpos": (0.75, 0 if upwards else 1)}
+    box = style.paper_box(0.15, alpha=0.9)
+    look: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5, "arrowprops": arrow, "bbox": box}
+    place: dict[str, Any] = {"ha": "right", "va": "bottom" if upwards else "top"}
+    note = axes.annotate(text, (longest, size), (0, 0), textcoords="offset points", **look, **place)
     for distance in (56, 88, 120) if upwards else (-44, -80, -116):
         note.xyann = (34, distance)
         figure.draw_without_rendering()
@@ -156,9 +120,9 @@ def _operating_point(
             break
 
 
-def overlap(one: Text, other: Text) -> bool:
-    """Whether two texts of a drawn figure cover each other, their arrows left out."""
-    return bool(Text.get_window_extent(one).overlaps(Text.get_window_extent(other)))
+def overlap(first: Text, second: Text) -> bool:
+    """Return whether two texts of a drawn figure cover each other, without their arrows."""
+    return bool(Text.get_window_extent(first).overlaps(Text.get_window_extent(second)))
 
 
 def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: Geometry) -> None:
@@ -169,5 +133,5 @@ def _scale(axes: Axes, ladder: Sequence[int], sizes: Sequence[float], geometry: 
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(FixedLocator([2.0**p for p in range(0, 80, 2 if high / low < 2**14 else 4)]))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
     axes.set_ylabel("Memory")

@@ -1,125 +1,26 @@
-"""What all figures share: their input, colours, markers and marks for missing points."""
+"""What the figures share: the looks of other runs, marks for missing points, and the figure that shows nothing."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from longctx.report import style
-from longctx.results.cost import Price
+from longctx.campaign.mode import COLD_MODE
+from longctx.report import palette, style
+from longctx.report.cells import Row
+from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.results.curves import RunCurve
 
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How a series is drawn; series that may coincide differ in shape and size, the later drawn inside the earlier."""
-
-    label: str
-    colour: str
-    marker: str
-    size: float = 6.0
-    hollow: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What matplotlib's plot and errorbar take."""
-        face = "none" if self.hollow else self.colour
-        return {
-            "color": self.colour,
-            "marker": self.marker,
-            "markersize": self.size,
-            "markerfacecolor": face,
-            "markeredgecolor": self.colour,
-            "markeredgewidth": 1.4,
-            "linewidth": 1.2,
-        }
-
-
-LOOK = {
-    "decode_only": Look("KV cache filled, no prefill", style.VERMILLION, "s", 9.5, hollow=True),
-    "reuse": Look("behind a resident prefix", style.GREEN, "D", 7.0),
-    "prefill": Look("cold prompt", style.BLUE, "o", 5.0),
-}
-OTHERS = ((style.PURPLE, "^"), (style.ORANGE, "v"), (style.SKY, "P"), (style.MUTED, "X"))
+OTHERS = ((palette.PURPLE, "^"), (palette.ORANGE, "v"), (palette.SKY, "P"), (palette.MUTED, "X"))
 # A rung without a value: why, and how it is marked.
 EMPTY = (
-    ("failed or doubtful", "x", style.VERMILLION),
-    ("continued after a crash", "d", style.MUTED),
-    ("a kernel compiled meanwhile", "s", style.MUTED),
-    ("not measured", "o", style.MUTED),
+    ("failed or doubtful", "x", palette.VERMILLION),
+    ("continued after a crash", "d", palette.MUTED),
+    ("a kernel compiled meanwhile", "s", palette.MUTED),
+    ("not measured", "o", palette.MUTED),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FigureInput:
-    """What the figures show: tables.SUMMARY and tables.FITS rows, curves to overlay, and a line under each title."""
-
-    summary: Sequence[Row]
-    fits: Sequence[Row] = ()
-    others: Sequence[RunCurve] = ()
-    subtitle: str = ""
-    price: Price | None = None
-
-    def of_mode(self, mode: str) -> list[Row]:
-        return sorted((row for row in self.summary if row["mode"] == mode), key=lambda row: row["length"])
-
-    @property
-    def gpu_count(self) -> int | None:
-        return next((row["gpu_count"] for row in self.summary if row.get("gpu_count")), None)
-
-    def labels(self, *modes: str) -> list[str]:
-        """What is not real about the rows of these modes, for style.mark_synthetic."""
-        rows = [row for row in self.summary if row["mode"] in modes]
-        return [style.RANDOM_WEIGHTS] if any(row.get("synthetic_weights") for row in rows) else []
-
-
-def mark_empty(axes: Axes, given: FigureInput, metric: str) -> bool:
-    """Mark at the foot of the plot, with room for it, the rungs without a value of `metric` in any mode that could
-    give one; return whether there are any."""
-    rows: dict[int, list[Row]] = {}
-    for row in given.summary:
-        if metric != "ttft_s" or row["mode"] == "prefill":
-            rows.setdefault(row["length"], []).append(row)
-    empty = {x: group for x, group in rows.items() if all(row[f"{metric}_mean"] is None for row in group)}
-    states: dict[str, list[int]] = {}
-    for length, group in empty.items():
-        states.setdefault(emptiness(group, metric), []).append(length)
-    for state, marker, colour in EMPTY:
-        if x := states.get(state):
-            axes.plot(
-                x,
-                [0.035] * len(x),
-                transform=axes.get_xaxis_transform(),
-                linestyle="",
-                marker=marker,
-                markersize=7,
-                color=colour,
-                markerfacecolor="none",
-                markeredgewidth=1.8,
-                label=state,
-                clip_on=False,
-                zorder=4,
-            )
-    if empty:
-        low, high = axes.get_ylim()
-        axes.set_ylim(low / (high / low) ** 0.08, high)
-    return bool(empty)
-
-
-def say_nothing_measured(axes: Axes) -> None:
-    axes.text(
-        0.5,
-        0.5,
-        "nothing measured",
-        transform=axes.transAxes,
-        ha="center",
-        color=style.MUTED,
-        fontsize=12,
-        bbox={"boxstyle": "square,pad=0.2", "fc": style.PAPER, "ec": "none"},
-    )
 
 
 def looks(others: Sequence[RunCurve]) -> list[tuple[RunCurve, str, str]]:
@@ -127,15 +28,56 @@ def looks(others: Sequence[RunCurve]) -> list[tuple[RunCurve, str, str]]:
     return [(other, *look) for look, other in zip(OTHERS * len(others), others, strict=False)]
 
 
-def unreal(other: RunCurve) -> str:
-    return f" ({style.RANDOM_WEIGHTS})" if other.synthetic_weights else ""
+def synthetic_note(other: RunCurve) -> str:
+    """Return what follows the name of another run in a legend."""
+    return f" ({RANDOM_WEIGHTS})" if other.synthetic_weights else ""
+
+
+def mark_synthetic(axes: Axes, results: CampaignResults, *modes: str) -> None:
+    """Mark random weights in any of these modes, all by default; filled caches are named in the legend."""
+    style.mark_synthetic(axes, [label for label in results.synthetic_labels(*modes) if label == RANDOM_WEIGHTS])
+
+
+def mark_empty(axes: Axes, summary: Sequence[Row], metric: str) -> bool:
+    """Mark at the foot of the plot, with room for it, the rungs without a value of `metric` in any mode that could
+    give one; return whether there are any."""
+    rungs: dict[int, list[Row]] = defaultdict(list)
+    for row in summary:
+        if metric != "ttft_s" or row["mode"] == COLD_MODE:
+            rungs[row["length"]].append(row)
+    states: dict[str, list[int]] = defaultdict(list)
+    for length, rows in rungs.items():
+        if all(row[f"{metric}_mean"] is None for row in rows):
+            states[emptiness(rows, metric)].append(length)
+    for state, marker, colour in EMPTY:
+        if x := states.get(state):
+            place: Any = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
+            look: Any = {"markersize": 7, "markerfacecolor": "none", "markeredgewidth": 1.8, "linestyle": ""}
+            axes.plot(x, [0.035] * len(x), label=state, marker=marker, color=colour, **look, **place)
+    if states:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low / (high / low) ** 0.08, high)
+    return bool(states)
 
 
 def emptiness(rows: Sequence[Row], metric: str) -> str:
-    """Say why a rung has no value: one of EMPTY's states."""
+    """Return why a rung has no value: one of EMPTY's states."""
     if any(row["n_failed"] or row["n_doubtful"] for row in rows):
         return "failed or doubtful"
     marks = {mark for row in rows for mark in row.get("reasons") or ()}
     if metric == "decode_tok_s" and "compiled" in marks:
         return "a kernel compiled meanwhile"
     return "continued after a crash" if "resumed" in marks else "not measured"
+
+
+def write_in_the_middle(axes: Axes, text: str) -> None:
+    look: Any = {"ha": "center", "color": palette.MUTED, "fontsize": 12, "bbox": style.paper_box(0.2)}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **look)
+
+
+def empty_figure(title: str, subtitle: str, text: str) -> Figure:
+    """Return a figure that says why it shows nothing."""
+    figure, axes = style.new(title, subtitle)
+    axes.set_axis_off()
+    write_in_the_middle(axes, text)
+    return figure

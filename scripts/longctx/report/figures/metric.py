@@ -1,10 +1,11 @@
-"""The campaign's figures, from summary rows alone: every function draws one and returns the files it wrote.
+"""Figures: TTFT and decode throughput against prompt length.
 
 A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
 diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,137 +14,139 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from longctx.campaign.mode import MODES, campaign_facet
 from longctx.lengths import format_length
-from longctx.plan.bounds import Limit
-from longctx.report import style
-from longctx.report.figures.look import LOOK, FigureInput, Look, Row, looks, mark_empty, say_nothing_measured, unreal
-from longctx.results import limits
-from longctx.results.comparison import per_gpu, scaled
-from longctx.results.curves import RunCurve
+from longctx.plan.published import Limit
+from longctx.report import palette, style
+from longctx.report.cells import Row
+from longctx.report.figures.look import looks, mark_empty, mark_synthetic, synthetic_note, write_in_the_middle
+from longctx.report.mode import report_facet
+from longctx.report.palette import Look
+from longctx.results.campaign_results import CampaignResults
+from longctx.results.comparison import per_gpu as per_gpu_values
+from longctx.results.curves import RunCurve, limits_from_summary
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
 SAME_LIMIT = 0.01  # another run on the same hardware has our limit, which is drawn once
 METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throughput"}
+DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 
 
-def metric_figure(given: FigureInput, metric: str, *, normalise: bool = False) -> Figure:
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """Axes on which a metric is drawn; per_gpu: as GPU-seconds, or tok/s of one GPU."""
+
+    axes: Axes
+    metric: str
+    per_gpu: bool
+
+    def scale(self, values: Description, gpu_count: int | None) -> Description:
+        return per_gpu_values(values, self.metric, gpu_count) if self.per_gpu else values
+
+    def errorbars(self, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
+        known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
+        if known:
+            x, y, std = zip(*known, strict=True)
+            # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
+            low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
+            self.axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
+
+
+def metric_figure(results: CampaignResults, others: Sequence[RunCurve], metric: str, per_gpu: bool = False) -> Figure:
     """Draw `metric` ('ttft_s' or 'decode_tok_s') against prompt length on log axes; std as error bars.
 
-    With fits, bounds, other curves, and rungs without a value; `normalise` gives GPU-seconds, or tok/s per GPU.
+    With fits, bounds, other curves, and rungs without a value; `per_gpu` gives GPU-seconds, or tok/s of one GPU.
     """
-    title = METRIC_TITLES[metric] + (" × GPUs" if normalise and metric == "ttft_s" else " per GPU" if normalise else "")
-    figure, axes = style.new(f"{title} against prompt length", given.subtitle)
-    lengths: set[int] = set()
-    for mode in LOOK:
-        rows = given.of_mode(mode)
-        if mode != "decode_only" or metric != "ttft_s":
-            lengths |= _draw_mode(axes, given, rows, mode, metric, normalise)
-    for other, colour, marker in looks(given.others):
-        lengths |= _draw_other(axes, other, metric, normalise, colour, marker)
-    _draw_bounds(axes, given, metric, normalise)
-    if not normalise:
-        _draw_fit(axes, given, metric)
-        _mark_late(axes, given, metric)
+    is_ttft = metric == "ttft_s"
+    title = METRIC_TITLES[metric] + (" × GPUs" if per_gpu and is_ttft else " per GPU" if per_gpu else "")
+    figure, axes = style.new(f"{title} against prompt length", results.subtitle)
+    plot, lengths = _Plot(axes, metric, per_gpu), set[int]()
+    for mode in DRAWING_ORDER:
+        if campaign_facet(mode).measures_ttft or not is_ttft:
+            lengths |= _draw_mode(plot, results, mode)
+    for other in looks(others):
+        lengths |= _draw_other(plot, *other)
+    _draw_bounds(plot, results, others)
+    if not per_gpu:
+        _draw_fit(axes, results.fits, metric)
+        _mark_late(axes, results, metric)
     if not axes.containers:
-        say_nothing_measured(axes)
+        write_in_the_middle(axes, "nothing measured")
     style.length_axis(axes, sorted(lengths))
-    if metric == "ttft_s":
-        style.time_axis(axes, "GPU-time to first token" if normalise else "Time to first token (client)")
+    if is_ttft:
+        style.time_axis(axes, "GPU-time to first token" if per_gpu else "Time to first token (client)")
     else:
-        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if normalise else "Decode throughput (tokens/s)")
-    foot = 0.08 if mark_empty(axes, given, metric) else 0.0
-    if metric == "ttft_s":
-        _legend(axes, loc="upper left")
-    else:
-        _legend(axes, loc="lower left", bbox_to_anchor=(0, foot))
-    style.mark_synthetic(axes, given.labels(*LOOK))
+        rate_axis(axes, "Decode throughput (tokens/s per GPU)" if per_gpu else "Decode throughput (tokens/s)")
+    foot = 0.08 if mark_empty(axes, results.summary, metric) else 0.0
+    _legend(axes, **({"loc": "upper left"} if is_ttft else {"loc": "lower left", "bbox_to_anchor": (0, foot)}))
+    mark_synthetic(axes, results)
     return figure
 
 
-def _draw_mode(
-    axes: Axes, given: FigureInput, rows: Sequence[Row], mode: str, metric: str, normalise: bool
-) -> set[int]:
-    points = [(row["length"], _described(row, metric)) for row in rows]
-    if normalise:
-        points = [(length, per_gpu(described, metric, given.gpu_count)) for length, described in points]
-    _errorbars(axes, points, LOOK[mode], zorder=3)
-    return {row["length"] for row in rows}
+def _draw_mode(plot: _Plot, results: CampaignResults, mode: str) -> set[int]:
+    """Draw our points of a mode and return its lengths, measured or not."""
+    names = [f"{plot.metric}_{name}" for name in ("n", "mean", "std")]
+    rows = {row["length"]: [row[name] for name in names] for row in results.of_mode(mode)}
+    points = [(n, plot.scale(Description(k or 0, mean, std), results.gpu_count)) for n, (k, mean, std) in rows.items()]
+    plot.errorbars(points, report_facet(mode).look, zorder=3)
+    return set(rows)
 
 
-def _errorbars(axes: Axes, points: Sequence[tuple[int, Description]], look: Look, zorder: float) -> None:
-    known = [(x, d.mean, d.std or 0.0) for x, d in points if d.mean is not None and d.mean > 0]
-    if known:
-        x, y, std = zip(*known, strict=True)
-        # A log axis cannot show mean - std <= 0: the lower bar ends just above zero then.
-        low = [min(s, 0.999 * mean) for mean, s in zip(y, std, strict=True)]
-        axes.errorbar(x, y, yerr=[low, std], label=look.label, elinewidth=1.1, zorder=zorder, **look.options)
-
-
-def _draw_bounds(axes: Axes, given: FigureInput, metric: str, normalise: bool) -> None:
-    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
-    ours = _bounds(limits.limits_from_summary(given.summary), metric, given.gpu_count, normalise)
-    label = "least time the hardware allows" if metric == "ttft_s" else "most the memory bandwidth allows"
-    _draw_bound(axes, ours, label, style.MUTED)
-    for other, colour, _ in looks(given.others):
-        theirs = _bounds(other.limits, metric, other.gpu_count, normalise)
-        apart = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
-        if not apart or max(apart) >= SAME_LIMIT:
-            _draw_bound(axes, theirs, f"limit of {other.name}", colour)
-
-
-def _bounds(known: Mapping[int, Limit], metric: str, gpus: int | None, normalise: bool) -> dict[int, float]:
-    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
-    found = {n: Description(1, getattr(known[n], metric)) for n in sorted(known)}
-    if normalise:
-        found = {n: per_gpu(described, metric, gpus) for n, described in found.items()}
-    return {n: described.mean for n, described in found.items() if described.mean}
-
-
-def _draw_bound(axes: Axes, bounds: Mapping[int, float], label: str, colour: str) -> None:
-    if bounds:
-        x, y = list(bounds), list(bounds.values())
-        # A line through one point shows nothing.
-        marker = "_" if len(x) == 1 else ""
-        axes.plot(x, y, ls=(0, (5, 3)), lw=1.2, marker=marker, markersize=16, color=colour, label=label, zorder=2)
-
-
-def _draw_other(axes: Axes, other: RunCurve, metric: str, normalise: bool, colour: str, marker: str) -> set[int]:
-    """Overlay another run's cold prompts and, for decode, its filled caches; hollow markers, under our own."""
+def _draw_other(plot: _Plot, other: RunCurve, colour: str, marker: str) -> set[int]:
+    """Overlay another run's points, hollow and under our own; return the lengths that have one."""
     drawn: set[int] = set()
-    for mode, note in (("prefill", ""), ("decode_only", " (KV filled)")):
-        points = []
-        for length, point in sorted(other.of_mode(mode).items()):
-            described: Description = getattr(point, metric)
-            points.append((length, per_gpu(described, metric, other.gpu_count) if normalise else described))
-        size = 7.0 if mode == "prefill" else 10.0
-        look = Look(other.name + note + unreal(other), colour, marker, size, hollow=True)
-        _errorbars(axes, points, look, zorder=2.5)
-        drawn |= {length for length, described in points if described.mean}
+    for mode in MODES:
+        if overlay := report_facet(mode).overlay:
+            curve = sorted(other.of_mode(mode).items())
+            points = [(n, plot.scale(getattr(point, plot.metric), other.gpu_count)) for n, point in curve]
+            label = other.name + overlay[0] + synthetic_note(other)
+            plot.errorbars(points, Look(label, colour, marker, overlay[1], hollow=True), zorder=2.5)
+            drawn |= {length for length, values in points if values.mean}
     return drawn
 
 
-def _draw_fit(axes: Axes, given: FigureInput, metric: str) -> None:
+def _draw_bounds(plot: _Plot, results: CampaignResults, others: Sequence[RunCurve]) -> None:
+    """Draw the hardware's limits, dashed: the least TTFT, or the most decode throughput; ours and the others'."""
+    ours = _bounds(plot, limits_from_summary(results.summary), results.gpu_count)
+    label = "least time the hardware allows" if plot.metric == "ttft_s" else "most the memory bandwidth allows"
+    lines = [(ours, label, palette.MUTED)]
+    for other, colour, _ in looks(others):
+        theirs = _bounds(plot, other.limits, other.gpu_count)
+        differences = [abs(theirs[n] / ours[n] - 1) for n in theirs.keys() & ours.keys()]
+        if not differences or max(differences) >= SAME_LIMIT:
+            lines.append((theirs, f"limit of {other.name}", colour))
+    for bounds, label, colour in lines:
+        if bounds:
+            # A line through one point shows nothing.
+            dashed: Any = {"ls": (0, (5, 3)), "lw": 1.2, "marker": "_" if len(bounds) == 1 else "", "markersize": 16}
+            plot.axes.plot(list(bounds), list(bounds.values()), color=colour, label=label, zorder=2, **dashed)
+
+
+def _bounds(plot: _Plot, known: Mapping[int, Limit], gpu_count: int | None) -> dict[int, float]:
+    """Return one metric's limits by ascending prompt length; per GPU none where the number of GPUs is unknown."""
+    bounds = {n: plot.scale(Description(1, getattr(known[n], plot.metric)), gpu_count) for n in sorted(known)}
+    return {n: bound.mean for n, bound in bounds.items() if bound.mean}
+
+
+def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
     """Draw the fitted curve, dotted: the power law of TTFT, or decode from its linear time per token."""
     names = ("ttft_power_long", "ttft_power") if metric == "ttft_s" else ("decode_line",)
-    fits = [fit for name in names for fit in given.fits if fit["name"] == name]
+    fits = [fit for name in names for fit in all_fits if fit["name"] == name]
     if not fits:
         return
     fit = max(fits, key=lambda fit: fit["length_max"]) if metric != "ttft_s" else fits[0]
     x = [fit["length_min"] * (fit["length_max"] / fit["length_min"]) ** (i / 60) for i in range(-6, 67)]
     if metric == "ttft_s":
         y = [fit["coefficient"] * length ** fit["exponent"] for length in x]
-        label = f"fit L^{fit['exponent']:.2f} over {_span(fit)} (R² {fit['r2']:.4f})"
+        span = f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
+        label = f"fit L^{fit['exponent']:.2f} over {span} (R² {fit['r2']:.4f})"
     else:
         x = [length for length in x if fit["intercept_s"] + fit["slope_s"] * length > 0]
         y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
         label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
         label += f" (R² {fit['r2']:.4f})"
-    axes.plot(x, y, linestyle=":", linewidth=1.3, color=style.INK, label=label, zorder=4, scaley=False)
-
-
-def _span(fit: Row) -> str:
-    return f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
+    axes.plot(x, y, linestyle=":", linewidth=1.3, color=palette.INK, label=label, zorder=4, scaley=False)
 
 
 def rate_axis(axes: Axes, label: str) -> None:
@@ -160,7 +163,7 @@ def rate_axis(axes: Axes, label: str) -> None:
 def _legend(axes: Axes, **options: Any) -> None:
     """Explain the measured series first (ours, cold prompts leading, then others), then bounds, fits and marks."""
     handles, labels = axes.get_legend_handles_labels()
-    ours = [LOOK[mode].label for mode in ("prefill", "reuse", "decode_only")]
+    ours = [report_facet(mode).look.label for mode in MODES]
     entries = [
         (handle[0] if isinstance(handle, ErrorbarContainer) else handle, label, isinstance(handle, Line2D))
         for handle, label in zip(handles, labels, strict=True)
@@ -169,23 +172,11 @@ def _legend(axes: Axes, **options: Any) -> None:
     axes.legend([entry[0] for entry in entries], [entry[1] for entry in entries], **options)
 
 
-def _mark_late(axes: Axes, given: FigureInput, metric: str) -> None:
+def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
     """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
-    rows = [row for mode in LOOK for row in given.of_mode(mode) if "client_starved" in (row.get("reasons") or ())]
-    late = [(row["length"], row["ttft_s_mean"]) for row in rows if row["ttft_s_mean"]] if metric == "ttft_s" else []
-    if late:
-        axes.plot(
-            *zip(*late, strict=True),
-            linestyle="",
-            marker="o",
-            markersize=12,
-            markerfacecolor="none",
-            markeredgecolor=style.VERMILLION,
-            markeredgewidth=1.4,
-            label="late: the client waited for a processor",
-            zorder=5,
-        )
-
-
-def _described(row: Row, metric: str) -> Description:
-    return scaled(Description(row[f"{metric}_n"] or 0, row[f"{metric}_mean"], row[f"{metric}_std"]), 1.0)
+    rows = [row for mode in DRAWING_ORDER for row in results.of_mode(mode) if row["ttft_s_mean"]]
+    late = [(row["length"], row["ttft_s_mean"]) for row in rows if "client_starved" in (row.get("reasons") or ())]
+    if late and metric == "ttft_s":
+        ring: Any = {"markeredgecolor": palette.VERMILLION, "markeredgewidth": 1.4, "markerfacecolor": "none"}
+        label = "late: the client waited for a processor"
+        axes.plot(*zip(*late, strict=True), linestyle="", marker="o", markersize=12, label=label, zorder=5, **ring)

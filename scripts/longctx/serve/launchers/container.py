@@ -16,14 +16,14 @@ from typing import Any
 
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.processes import container_init
 from longctx.processes.identity import MARKER
 from longctx.processes.launch import Launch, Ownership
 from longctx.redaction import SECRET_NAME
 from longctx.serve import command_line
 from longctx.serve.launchers import connectors
-from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits
+from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits, start_error
 
 STOP_GRACE_S = container_init.GRACE_S
 GUARD = "/opt/longctx/guard.py"  # where the container sees it
@@ -84,14 +84,8 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
     published = None if chosen.network == "host" else f"{host}:{port}:{port}"
     mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
-    run = run_args(
-        engine,
-        chosen,
-        owner,
-        mounts,
-        [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)],
-        published,
-    )
+    variables = [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)]
+    run = run_args(engine, chosen, owner, mounts, variables, published)
     inside = host if published is None else "0.0.0.0"
     return Launch(
         command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
@@ -153,7 +147,7 @@ def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[st
 def _options(options: Mapping[str, Any]) -> Options:
     known = {field.name for field in fields(Options)}
     if not options.get("image"):
-        raise _error("container.image is missing; name the image that has vLLM")
+        raise start_error("container.image is missing; name the image that has vLLM")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
     return Options(**values)
 
@@ -165,7 +159,7 @@ def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
     """Return what is passed by name only: `pass_env` where set here, and recipe variables that look like secrets."""
     secrets = {name: os.environ[name] for name in names if os.environ.get(name)}
-    if "HF_TOKEN" in names and (token := hub.hub_token()):
+    if "HF_TOKEN" in names and (token := hub_token()):
         secrets["HF_TOKEN"] = token
     return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
 
@@ -207,7 +201,7 @@ def _parse_mount(text: str) -> Mount:
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
     path = Path(source).expanduser().absolute()
     if len(rest) > 1 or not source:
-        raise _error(f"container.mounts: {text!r} is not source:target[:ro]")
+        raise start_error(f"container.mounts: {text!r} is not source:target[:ro]")
     return Mount(path, rest[0] if rest else str(path), mode == "ro")
 
 
@@ -228,19 +222,21 @@ def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
     """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
     for mount in mounts:
         if not os.path.exists(mount.source):
-            raise _error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
+            raise start_error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
         mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
         if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
-            raise _error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
+            raise start_error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
         if not mount.target.startswith("/"):
-            raise _error(f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts")
+            raise start_error(
+                f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts"
+            )
         if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
-            raise _error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+            raise start_error(f"the mount target {mount.target} is refused by every engine; choose another folder")
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
-            raise _error(f"the device {device} does not exist on this host; correct container.devices")
+            raise start_error(f"the device {device} does not exist on this host; correct container.devices")
     if options.network == "none":
-        raise _error("container.network: none would cut the server off; use host or bridge")
+        raise start_error("container.network: none would cut the server off; use host or bridge")
     if engine == "apptainer":
         _check_apptainer(options)
 
@@ -253,8 +249,4 @@ def _check_apptainer(options: Options) -> None:
         "network": options.network != "host",
     }
     if names := [f"container.{name}" for name, is_set in unused.items() if is_set]:
-        raise _error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
-
-
-def _error(message: str) -> ServerError:
-    return ServerError(message, reason="server_start")
+        raise start_error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")

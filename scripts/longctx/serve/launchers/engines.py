@@ -57,8 +57,8 @@ def find_engine(wanted: str | None) -> str:
         if shutil.which(engine):
             return engine
     if wanted:
-        raise _error(f"the container engine {wanted} is not installed; install it or change container.engine")
-    raise _error("no container engine is installed; install podman, docker or apptainer, or use launcher: local")
+        raise start_error(f"the container engine {wanted} is not installed; install it or change container.engine")
+    raise start_error("no container engine is installed; install podman, docker or apptainer, or use launcher: local")
 
 
 def find_image(engine: str, name: str) -> Image:
@@ -100,16 +100,18 @@ def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subpro
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise _error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
+        raise start_error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
 
 
 def _inspect(engine: str, name: str) -> Image:
     result = run([engine, "image", "inspect", name])
     message = result.stderr.strip()
     if result.returncode and re.search(r"image not known|No such image", message):
-        raise _error(f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`")
+        raise start_error(
+            f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
+        )
     if result.returncode:
-        raise _error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
+        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
     facts = json.loads(result.stdout)[0]
     image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
     # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
@@ -125,11 +127,12 @@ def _find_sif(name: str) -> Image:
     if path.is_dir():
         return Image(name, str(path.resolve()), None, {})
     if not path.is_file():
-        raise _error(f"the image {name} does not exist; write container.image as a .sif file (`apptainer pull`)")
+        raise start_error(f"the image {name} does not exist; write container.image as a .sif file (`apptainer pull`)")
     with path.open("rb") as file:
         digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     return Image(name, digest, digest, {})
 
 
-def _error(message: str) -> ServerError:
+def start_error(message: str) -> ServerError:
+    """Return the error of a container that cannot be started."""
     return ServerError(message, reason="server_start")

@@ -8,7 +8,7 @@ from typing import Any
 
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.processes.launch import Launch, Ownership
 from longctx.serve.command_line import MODULE, command, environment
 from longctx.serve.launchers import connectors
@@ -50,4 +50,4 @@ def _sockets(owner: Ownership) -> str | None:
 def _inherited() -> dict[str, str]:
     """Return the environment that a server gets: no key of another server, and the hub's token by its usual name."""
     kept = {name: value for name, value in os.environ.items() if name != FOREIGN_KEY}
-    return kept | ({"HF_TOKEN": token} if (token := hub.hub_token()) else {})
+    return kept | ({"HF_TOKEN": token} if (token := hub_token()) else {})

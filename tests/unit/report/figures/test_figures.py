@@ -1,29 +1,38 @@
 """Figures: what is on the axes, read back from matplotlib, for whole, partial, failed and empty campaigns."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import makereport
 import makerows
 import matplotlib as mpl
 import pytest
 from longctx import units
+from longctx.campaign.mode import MODES
 from longctx.report import style
-from longctx.report.figures import amortisation, draw, limits, metric
-from longctx.report.figures.look import FigureInput
-from longctx.report.figures.metric import metric_figure
-from longctx.results import curves, fits, summary
-from longctx.results.cost import Price
+from longctx.report.figures import draw, limits
+from longctx.report.figures.metric import metric_figure as draw_metric
+from longctx.results import curves, summary
+from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
+from longctx.results.curves import RunCurve
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
 
 
-def given(rows: list[dict[str, Any]] | None = None, **options: Any) -> FigureInput:
+def campaign(rows: list[dict[str, Any]] | None = None, **options: Any) -> CampaignResults:
     if rows is None:
         rows = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
-    return FigureInput(rows, fits.fits(rows), **options)
+    return makereport.of_summary(rows, **options)
+
+
+def metric_figure(results: CampaignResults, metric: str, *others: RunCurve, per_gpu: bool = False) -> Figure:
+    return draw_metric(results, others, metric, per_gpu=per_gpu)
 
 
 def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -40,8 +49,8 @@ def drawn(figure: Any) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def test_ttft_shows_the_means_of_cold_and_hot_prompts_apart() -> None:
-    source = given()
-    found = drawn(metric.metric_figure(source, "ttft_s"))
+    source = campaign()
+    found = drawn(metric_figure(source, "ttft_s"))
     cold = [row for row in source.of_mode("prefill") if row["ttft_s_mean"]]
     assert found["cold prompt"] == ([row["length"] for row in cold], [row["ttft_s_mean"] for row in cold])
     assert found["behind a resident prefix"][0] == [1 << 18, 1 << 19, 1 << 20]
@@ -50,7 +59,7 @@ def test_ttft_shows_the_means_of_cold_and_hot_prompts_apart() -> None:
 
 
 def test_decode_marks_filled_caches_as_such() -> None:
-    found = drawn(metric.metric_figure(given(), "decode_tok_s"))
+    found = drawn(metric_figure(campaign(), "decode_tok_s"))
     assert found["KV cache filled, no prefill"][0][-1] == 1 << 23
     assert found["cold prompt"][0][-1] == 1 << 20
     assert found["failed or doubtful"][0] == [1 << 24]
@@ -60,14 +69,14 @@ def test_a_late_ttft_is_ringed_and_decode_is_not() -> None:
     marked = {"reason": "client_starved", "reasons": ["client_starved"]}
     rows = summary.summarise([makerows.row(**marked), makerows.row(length=4096)], {})
     late = "late: the client waited for a processor"
-    (x, y) = drawn(metric.metric_figure(given(rows), "ttft_s"))[late]
+    (x, y) = drawn(metric_figure(campaign(rows), "ttft_s"))[late]
     assert (x, y) == ([rows[0]["length"]], [rows[0]["ttft_s_mean"]])
-    assert late not in drawn(metric.metric_figure(given(rows), "decode_tok_s"))
+    assert late not in drawn(metric_figure(campaign(rows), "decode_tok_s"))
 
 
 def test_a_rate_axis_that_spans_little_has_ticks_enough_to_be_read() -> None:
     rows = summary.summarise([makerows.row(length=n, decode_tok_s=r) for n, r in ((1024, 540.0), (16384, 230.0))], {})
-    figure = metric.metric_figure(given(rows), "decode_tok_s")
+    figure = metric_figure(campaign(rows), "decode_tok_s")
     axes = figure.axes[0]
     low, high = axes.get_ylim()
     assert len([tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]) >= 3
@@ -75,7 +84,7 @@ def test_a_rate_axis_that_spans_little_has_ticks_enough_to_be_read() -> None:
 
 def test_error_bars_are_the_standard_deviations() -> None:
     rows = summary.summarise([makerows.row(pass_index=i, ttft_s=10.0 + i) for i in (1, 2, 3)], {})
-    axes = metric.metric_figure(given(rows), "ttft_s").axes[0]
+    axes = metric_figure(campaign(rows), "ttft_s").axes[0]
     bar = next(one for one in axes.containers if isinstance(one, ErrorbarContainer))
     low, high = bar[2][0].get_segments()[0][:, 1]
     assert (low, high) == (pytest.approx(11.0), pytest.approx(13.0))
@@ -83,13 +92,13 @@ def test_error_bars_are_the_standard_deviations() -> None:
 
 def test_a_deviation_beyond_the_mean_still_draws() -> None:
     rows = summary.summarise([makerows.row(pass_index=i, ttft_s=10.0**i) for i in (-3, 0, 3)], {})
-    axes = metric.metric_figure(given(rows), "ttft_s").axes[0]
+    axes = metric_figure(campaign(rows), "ttft_s").axes[0]
     bar = next(one for one in axes.containers if isinstance(one, ErrorbarContainer))
     assert bar[2][0].get_segments()[0][0, 1] > 0
 
 
 def test_axes_read_as_people_write() -> None:
-    figure = metric.metric_figure(given(others=[curves.read_curve(PUBLISHED)]), "ttft_s")
+    figure = metric_figure(campaign(), "ttft_s", curves.read_curve(PUBLISHED))
     figure.canvas.draw()
     axes = figure.axes[0]
     assert axes.get_xscale() == axes.get_yscale() == "log"
@@ -100,43 +109,42 @@ def test_axes_read_as_people_write() -> None:
 
 
 def test_overlay_normalised_per_gpu() -> None:
-    source = given(others=[curves.read_curve(PUBLISHED)])
-    decode = drawn(metric.metric_figure(source, "decode_tok_s", normalise=True))
+    results, published = campaign(), curves.read_curve(PUBLISHED)
+    decode = drawn(metric_figure(results, "decode_tok_s", published, per_gpu=True))
     assert decode["8 × MI355X (published)"][1][-1] == pytest.approx(16.6 / 8)
-    ttft = drawn(metric.metric_figure(source, "ttft_s", normalise=True))
+    ttft = drawn(metric_figure(results, "ttft_s", published, per_gpu=True))
     assert ttft["8 × MI355X (published)"][1][-1] == pytest.approx(40171.67 * 8)
-    plain = drawn(metric.metric_figure(source, "decode_tok_s"))
+    plain = drawn(metric_figure(results, "decode_tok_s", published))
     assert plain["8 × MI355X (published)"][1][-1] == 16.6
 
 
 def test_limits_are_shares() -> None:
-    found = drawn(limits.limits_figure(given()))
+    found = drawn(limits.limits_figure(campaign(), []))
     assert found["decode: measured / bandwidth bound"][1] == pytest.approx([0.5] * 11, rel=0.03)
     assert all(0 < share < 1 for share in found["prefill: bound / measured TTFT (MFU)"][1])
-    assert limits.limits_figure(given(summary.summarise([makerows.row()], {}))) is None
+    assert not limits.our_shares(campaign(summary.summarise([makerows.row()], {})))
 
 
 def test_others_are_drawn_against_their_own_limits() -> None:
     published = curves.read_curve(PUBLISHED)
-    source = given(others=[published])
-    shares = drawn(limits.limits_figure(source))
+    source = campaign()
+    shares = drawn(limits.limits_figure(source, [published]))
     x, y = shares["8 × MI355X (published): prefill"]
     assert x == [point.length for point in published.points]
     assert y[-1] == pytest.approx(published.limits[1 << 26].ttft_s / 40171.67)
     assert shares["8 × MI355X (published): decode"][1][-1] == pytest.approx(0.56, abs=0.01)
     for name, factor in (("ttft_s", 8), ("decode_tok_s", 1 / 8)):
         limit = [getattr(published.limits[n], name) for n in sorted(published.limits)]
-        assert drawn(metric_figure(source, name))["limit of 8 × MI355X (published)"][1] == limit
-        per_gpu = drawn(metric_figure(source, name, normalise=True))
+        assert drawn(metric_figure(source, name, published))["limit of 8 × MI355X (published)"][1] == limit
+        per_gpu = drawn(metric_figure(source, name, published, per_gpu=True))
         assert per_gpu["limit of 8 × MI355X (published)"][1] == pytest.approx([factor * value for value in limit])
 
 
 @pytest.mark.parametrize("runs", [0, 1, 3])
 def test_no_point_lies_under_the_legend_of_the_limits(runs: int) -> None:
-    source = given()
+    source = campaign()
     others = [curves.read_curve(PUBLISHED), *(curves.curve_from_summary(source.summary, f"host {i}") for i in range(2))]
-    figure = limits.limits_figure(given(others=others[:runs]))
-    assert figure is not None
+    figure = limits.limits_figure(source, others[:runs])
     figure.draw_without_rendering()
     axes = figure.axes[0]
     (box,) = (legend.get_window_extent() for legend in (*figure.legends, axes.get_legend()) if legend)
@@ -146,47 +154,35 @@ def test_no_point_lies_under_the_legend_of_the_limits(runs: int) -> None:
 
 
 def test_one_limit_is_drawn_once() -> None:
-    source = given()
+    source = campaign()
     again = curves.curve_from_summary(source.summary, "the same hardware")
-    found = drawn(metric.metric_figure(given(others=[again]), "ttft_s"))
+    found = drawn(metric_figure(campaign(), "ttft_s", again))
     assert "least time the hardware allows" in found
     assert "limit of the same hardware" not in found
-    shares = drawn(limits.limits_figure(given(others=[again])))
+    shares = drawn(limits.limits_figure(campaign(), [again]))
     assert "the same hardware: prefill (synthetic: random weights)" in shares
 
 
 def test_limits_that_meet_at_one_length_are_two() -> None:
-    source = given()
+    source = campaign()
     met = min(row["length"] for row in source.summary if row["ttft_bound_s"])
     rows = [
         row | {"ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] * (1 if row["length"] == met else 2)}
         for row in source.summary
     ]
     other = curves.curve_from_summary(rows, "other hardware")
-    assert "limit of other hardware" in drawn(metric.metric_figure(given(others=[other]), "ttft_s"))
+    assert "limit of other hardware" in drawn(metric_figure(campaign(), "ttft_s", other))
 
 
 def test_a_limit_per_gpu_is_drawn_once_where_more_of_the_same_gpus_were_used() -> None:
-    source = given()
+    source = campaign()
     rows = [
         row | {"gpu_count": 4, "ttft_bound_s": row["ttft_bound_s"] and row["ttft_bound_s"] / 4}
         for row in source.summary
     ]
-    others = [curves.curve_from_summary(rows, "four")]
-    assert "limit of four" in drawn(metric.metric_figure(given(others=others), "ttft_s"))
-    assert "limit of four" not in drawn(metric.metric_figure(given(others=others), "ttft_s", normalise=True))
-
-
-def test_amortisation_falls_from_cold_to_hot() -> None:
-    source = given(price=Price(3.6, 1))
-    figure = amortisation.amortisation_figure(source)
-    assert figure is not None
-    counts, times = next(points for label, points in drawn(figure).items() if label.startswith("1Mi"))
-    _, cold_s, hot_s = list(amortisation.amortisations(source))[-1]
-    assert times[0] == pytest.approx(cold_s)
-    assert times[-1] == pytest.approx((cold_s + (counts[-1] - 1) * hot_s) / counts[-1])
-    assert "3.6 per GPU-hour" in figure.axes[0].child_axes[0].get_ylabel()
-    assert amortisation.amortisation_figure(given(summary.summarise([makerows.row()], {}))) is None
+    four = curves.curve_from_summary(rows, "four")
+    assert "limit of four" in drawn(metric_figure(campaign(), "ttft_s", four))
+    assert "limit of four" not in drawn(metric_figure(campaign(), "ttft_s", four, per_gpu=True))
 
 
 def label_texts(figure: Any) -> list[str]:
@@ -194,9 +190,9 @@ def label_texts(figure: Any) -> list[str]:
 
 
 def test_synthetic_numbers_say_so_and_real_ones_do_not() -> None:
-    assert style.RANDOM_WEIGHTS in label_texts(metric.metric_figure(given(), "ttft_s"))
+    assert RANDOM_WEIGHTS in label_texts(metric_figure(campaign(), "ttft_s"))
     real = summary.summarise([makerows.row(synthetic_weights=False)], {})
-    assert style.RANDOM_WEIGHTS not in label_texts(metric.metric_figure(given(real), "ttft_s"))
+    assert RANDOM_WEIGHTS not in label_texts(metric_figure(campaign(real), "ttft_s"))
 
 
 @pytest.mark.parametrize(
@@ -213,11 +209,11 @@ def test_synthetic_numbers_say_so_and_real_ones_do_not() -> None:
     ids=["empty", "missing", "failed", "one-token", "decode-only", "length-1", "odd-lengths"],
 )
 def test_every_state_of_a_campaign_draws(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    paths = draw.draw_all(given(rows), tmp_path)
-    assert {"ttft", "decode"} <= set(paths)
-    for pair in paths.values():
-        assert [path.suffix for path in pair] == [".png", ".svg"]
-        assert all(path.stat().st_size > 1000 for path in pair)
+    results = campaign(rows)
+    paths = [Path(path) for path in draw.draw_all(results, [], tmp_path)]
+    assert [path.name for path in paths] == draw.figure_files(results.modes, compares=False)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert all(path.stat().st_size > 1000 for path in paths)
 
 
 def shown_ticks(axes: Axes) -> list[str]:
@@ -229,7 +225,7 @@ def shown_ticks(axes: Axes) -> list[str]:
 @pytest.mark.parametrize("metric", ["ttft_s", "decode_tok_s"])
 def test_a_single_point_can_be_read_off(metric: str) -> None:
     rows = summary.summarise([makerows.row(pass_index=i) for i in (1, 2)], {}, makerows.plan())
-    figure = metric_figure(given(rows), metric)
+    figure = metric_figure(campaign(rows), metric)
     figure.canvas.draw()
     axes = figure.axes[0]
     assert len(shown_ticks(axes)) >= 2
@@ -242,7 +238,7 @@ def test_a_single_point_can_be_read_off(metric: str) -> None:
 
 def test_the_legend_and_the_curves_leave_the_marks_of_failures_free() -> None:
     rows = [makerows.bad_row("error_event", length=n) for n in (1024, 4096, 65536)]
-    figure = metric.metric_figure(given(summary.summarise(rows, {}, makerows.plan())), "decode_tok_s")
+    figure = metric_figure(campaign(summary.summarise(rows, {}, makerows.plan())), "decode_tok_s")
     figure.canvas.draw()
     axes = figure.axes[0]
     assert "nothing measured" in label_texts(figure)
@@ -257,51 +253,86 @@ def test_the_legend_and_the_curves_leave_the_marks_of_failures_free() -> None:
 
 def test_a_continued_prefill_is_not_called_unmeasured() -> None:
     rows = summary.summarise(
-        [makerows.row(), makerows.row(length=4096, ttft_s=None, reason="resumed", reasons=["resumed"])], {}
+        [makerows.row(length=1024), makerows.row(length=4096, ttft_s=None, reason="resumed", reasons=["resumed"])], {}
     )
-    found = drawn(metric.metric_figure(given(rows), "ttft_s"))
+    found = drawn(metric_figure(campaign(rows), "ttft_s"))
     assert found["continued after a crash"][0] == [4096]
     assert "not measured" not in found
-    assert "continued after a crash" not in drawn(metric.metric_figure(given(rows), "decode_tok_s"))
+    assert "continued after a crash" not in drawn(metric_figure(campaign(rows), "decode_tok_s"))
 
 
 def test_a_decode_that_a_compiled_kernel_spoiled_is_not_called_unmeasured() -> None:
     marks = [["compiled"], ["compiled", "resumed"]]
     ttft_s = [40171.67, None]
     rows = [makerows.row(length=4096 << i, ttft_s=ttft_s[i], decode_tok_s=None, reasons=marks[i]) for i in range(2)]
-    source = given(summary.summarise([makerows.row(), *rows], {}))
-    found = drawn(metric.metric_figure(source, "decode_tok_s"))
+    source = campaign(summary.summarise([makerows.row(length=1024), *rows], {}))
+    found = drawn(metric_figure(source, "decode_tok_s"))
     assert found["a kernel compiled meanwhile"][0] == [4096, 8192]
     assert "not measured" not in found
-    assert drawn(metric.metric_figure(source, "ttft_s"))["continued after a crash"][0] == [8192]
+    assert drawn(metric_figure(source, "ttft_s"))["continued after a crash"][0] == [8192]
 
 
 def test_our_own_points_lie_on_top_of_others() -> None:
-    axes = metric.metric_figure(given(others=[curves.read_curve(PUBLISHED)]), "ttft_s").axes[0]
+    axes = metric_figure(campaign(), "ttft_s", curves.read_curve(PUBLISHED)).axes[0]
     order = {c.get_label(): c[0].get_zorder() for c in axes.containers if isinstance(c, ErrorbarContainer)}
     assert order["cold prompt"] > order["8 × MI355X (published)"]
 
 
 def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
-    source = given(others=[curves.read_curve(PUBLISHED)], subtitle="a · b")
-    first = draw.draw_all(source, tmp_path / "a")
-    second = draw.draw_all(source, tmp_path / "b")
-    assert len(first) == 6
-    for name, paths in first.items():
-        for one, other in zip(paths, second[name], strict=True):
-            assert one.read_bytes() == other.read_bytes(), one
+    results, others = campaign(subtitle="a · b"), [curves.read_curve(PUBLISHED)]
+    first, second = draw.draw_all(results, others, tmp_path / "a"), draw.draw_all(results, others, tmp_path / "b")
+    assert len(first) == 12
+    for one, other in zip(first, second, strict=True):
+        assert Path(one).read_bytes() == Path(other).read_bytes(), one
 
 
-def test_a_figure_that_has_nothing_to_show_any_more_is_removed(tmp_path: Path) -> None:
-    published = curves.read_curve(PUBLISHED)
-    assert "decode_per_gpu" in draw.draw_all(given(others=[published]), tmp_path)
-    (tmp_path / "kv_footprint.png").write_bytes(b"the plan's own")
-    prefill = summary.summarise([makerows.row()], {})
-    assert set(draw.draw_all(given(prefill, others=[curves.RunCurve("unknown GPUs", ())]), tmp_path)) == {
-        "ttft",
-        "decode",
+def test_the_files_follow_from_the_modes_and_from_runs_to_compare() -> None:
+    alone = draw.figure_files(["prefill"], compares=False)
+    assert alone == [f"{name}.{suffix}" for name in ("ttft", "decode", "limits") for suffix in ("png", "svg")]
+    assert set(draw.figure_files(MODES, compares=True)) - set(alone) == {
+        f"{name}.{suffix}" for name in ("amortisation", "ttft_per_gpu", "decode_per_gpu") for suffix in ("png", "svg")
     }
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["decode.png", "kv_footprint.png", "ttft.png"]
+
+
+def test_the_list_of_figures_needs_no_matplotlib() -> None:
+    program = (
+        "import sys; from longctx.report.figures import draw;"
+        "draw.figure_files(['prefill', 'reuse', 'decode_only'], True);"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    folders = {"PYTHONPATH": str(ROOT / "scripts")}
+    assert subprocess.run([sys.executable, "-c", program], env=folders, check=False).returncode == 0
+
+
+def test_a_figure_of_another_campaign_is_removed(tmp_path: Path) -> None:
+    published = curves.read_curve(PUBLISHED)
+    assert str(tmp_path / "decode_per_gpu.png") in draw.draw_all(campaign(), [published], tmp_path)
+    (tmp_path / "kv_footprint.png").write_bytes(b"the plan's own")
+    prefill = campaign(summary.summarise([makerows.row()], {}))
+    draw.draw_all(prefill, [], tmp_path)
+    names = ["decode.png", "kv_footprint.png", "limits.png", "ttft.png"]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == names
+
+
+def test_a_figure_without_data_is_written_and_not_shown(tmp_path: Path) -> None:
+    results, others = campaign(summary.summarise([makerows.row()], {})), [curves.RunCurve("unknown GPUs", ())]
+    assert len(draw.draw_all(results, others, tmp_path)) == 10
+    assert [figure.name for figure in draw.shown_figures(results, others)] == ["ttft", "decode", "kv_footprint"]
+
+
+def test_a_figure_that_fails_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise KeyError("no such column")
+
+    monkeypatch.setattr(limits, "our_shares", fail)
+    results = campaign()
+    written = draw.draw_all(results, [], tmp_path)
+    assert [Path(path).name for path in written] == draw.figure_files(results.modes, compares=False)
+    assert "could not be drawn: KeyError" in (tmp_path / "limits.svg").read_text()
+    assert "limits" in caplog.text
+    assert "limits" in [figure.name for figure in draw.shown_figures(results, [])]
 
 
 def test_the_theme_changes_nothing_outside() -> None:

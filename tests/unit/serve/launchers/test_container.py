@@ -150,7 +150,7 @@ def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeyp
     tiers = {"kv_connector_extra_config": {"secondary_tiers": [{"type": "fs", "root_dir": "checkpoint"}]}}
     recipe = replace(RECIPE, model="model", kv_transfer_config=tiers)
     command = launch(tmp_path, recipe, engine="podman").command
-    model, checkpoint = (tmp_path / name for name in ("model", "checkpoint"))
+    model, checkpoint = tmp_path / "model", tmp_path / "checkpoint"
     assert values(command, "--volume") == [
         f"{model}:{model}:ro",
         f"{checkpoint}:{checkpoint}",

@@ -30,7 +30,7 @@ class Theirs:
     def start(self, words: str = "", names: tuple[str, ...] = ("theirs",)) -> None:
         command = [sys.executable, TINY, "--port", str(self.port), "--model", "m", "--served-model-name", *names]
         self.process = subprocess.Popen(command, env=os.environ | {"TINY": words}, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 httpx.get(f"{self.url}/health", trust_env=False)

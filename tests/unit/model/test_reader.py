@@ -8,7 +8,7 @@ import pytest
 import transformers
 from longctx.campaign.recipe import Recipe
 from longctx.errors import PromptError
-from longctx.model import hub
+from longctx.model.reader import hub_token
 from longctx.processes.launch import Ownership
 from longctx.prompts import tokenizers
 from longctx.serve.launchers import local
@@ -25,12 +25,12 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_another")
-    assert hub.hub_token() == "hf_another"
+    assert hub_token() == "hf_another"
 
 
 def test_an_empty_file_is_no_token(tmp_path: Path) -> None:
     (tmp_path / "hf_token").write_text("\n")
-    assert hub.hub_token() is None
+    assert hub_token() is None
 
 
 def test_a_tokenizer_is_fetched_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

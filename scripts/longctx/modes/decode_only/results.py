@@ -1,0 +1,13 @@
+"""Decode with a filled KV cache in the summary."""
+
+from longctx.results.mode import ResultsFacet
+
+
+class DecodeOnlyResults(ResultsFacet):
+    """Nothing is prefilled, so decode throughput is all there is."""
+
+    metrics = ("decode_tok_s",)
+    ttft_is_cold = False
+
+
+FACET = DecodeOnlyResults()

@@ -1,0 +1,258 @@
+"""One model on one node with one recipe: memory, capacity, and the bounds that no server can beat.
+
+Operations that the served precision cannot speed up count at that precision's peak. Matrices run at the FP8 peak only
+where weights have 8 bits; 4-bit weights are expanded to BF16 before the product. Attention runs at the FP8 peak only
+for GQA over an FP8 cache, which vLLM's kernels may compute in FP8. MLA prefill expands the latent to BF16 heads first,
+so its bound is the BF16 peak even over an FP8 cache.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from packaging.version import InvalidVersion, Version
+
+from longctx.errors import ConfigError
+from longctx.model.geometry import Geometry
+from longctx.model.layers import Layer
+from longctx.plan.hardware import Hardware, Parallelism
+from longctx.plan.memory import (
+    BLOCK_TOKENS,
+    CPU_BLOCK_TOKENS,
+    MLA_BLOCK_TOKENS,
+    Memory,
+    block_group,
+    check_parallelism,
+    layer_kv_bytes,
+    pipeline_stages,
+    states_bytes,
+    tokens_bytes,
+)
+from longctx.units import GIB
+
+DEFAULT_UTILIZATION = 0.9  # vLLM 0.25.1's --gpu-memory-utilization
+DEFAULT_BATCHED_TOKENS = 8192  # vLLM's usual chunk for a server on a large GPU
+# Besides weights and KV: context, communication buffers and CUDA graphs, then activations of one prefill chunk. The
+# factor counts the copies of the widest layer that live at once. Both set on one H200 probe (measured: 4.9 GiB with a
+# 16,384-token chunk, planned: 5.3 GiB), so the plan errs towards less capacity.
+FIXED_WORKSPACE_BYTES = 5 * 2**29
+ACTIVATION_COPIES = 4
+AITER_64BIT = "0.1.19.post2"  # first release whose decode kernel addresses the KV cache with 64 bits
+AITER_32BIT_TOKENS = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a recipe and campaign that the plan needs.
+
+    headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
+    cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
+    'pass' or 'campaign'). start_s: one server's start with warm-up, None = GPU_START_S or CPU_START_S.
+    """
+
+    kv_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None
+    batched_tokens: int | None = None
+    max_new_tokens: int = 128
+    headroom_tokens: int = 16384
+    cpu_kv_gib: float | None = None
+    aiter_version: str | None = None
+    passes: int = 1
+    scope: str = "point"
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A model, the node (None: a CPU), the split and the recipe; ConfigError for a split that vLLM refuses there."""
+
+    geometry: Geometry
+    hardware: Hardware | None
+    parallelism: Parallelism
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.geometry, self.parallelism)
+        if self.hardware is not None and self.parallelism.gpus > self.hardware.count:
+            raise ConfigError(
+                f"hardware.count: {self.parallelism.label} needs {self.parallelism.gpus} GPUs and there are"
+                f" {self.hardware.count}"
+            )
+
+    @property
+    def gpus(self) -> Hardware:
+        """Return the hardware; ConfigError on a CPU, whose peaks are not known."""
+        if self.hardware is None:
+            raise ConfigError("hardware: missing; a bound needs a GPU of resources/hardware/gpus.csv")
+        return self.hardware
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of one cached element."""
+        return self.geometry.kv_dtype_bytes(self.settings.kv_dtype)
+
+    @property
+    def stages(self) -> list[list[Layer]]:
+        return pipeline_stages(self.geometry, self.parallelism.pipeline)
+
+    def with_kv_dtype(self, kv_dtype: str) -> "System":
+        return replace(self, settings=replace(self.settings, kv_dtype=kv_dtype))
+
+    def is_same_setup(self, other: "System") -> bool:
+        """Return whether both have the same layers on as many of the same GPUs, split alike (replicas may differ)."""
+        nodes = [(system.gpus.name, system.gpus.count) for system in (self, other)]
+        split = replace(other.parallelism, data=self.parallelism.data)
+        return nodes[0] == nodes[1] and split == self.parallelism and other.geometry.layers == self.geometry.layers
+
+    def ttft_bound_s(self, tokens: int) -> float:
+        """Return seconds: attention FLOPs over their peak plus linear FLOPs over theirs, on all ranks of one replica.
+
+        Communication, memory traffic, sampling and pipeline bubbles are left out: it is a bound, not a forecast.
+        """
+        bf16 = self.gpus.bf16_flops
+        fp8 = self.gpus.fp8_flops or bf16
+        attention_peak = fp8 if self.element_bytes == 1 and not self.geometry.is_mla else bf16
+        linear_peak = fp8 if self.geometry.fp8_products else bf16
+        seconds = (
+            self.geometry.attention_flops(tokens) / attention_peak + self.geometry.linear_flops(tokens) / linear_peak
+        )
+        return seconds / (self.parallelism.tensor * self.parallelism.pipeline)
+
+    def decode_bound_tok_s(self, context: int) -> float:
+        """Return tokens/s of one sequence: HBM bandwidth over the bytes that one rank moves for a token.
+
+        Active weights are sharded by TP; the cache as `kv_bytes_per_rank` has it; states are read and written.
+        Pipeline stages work one after the other, so PP does not shorten a token.
+        """
+        bandwidth = self.gpus.hbm_bytes_per_s
+        one_stage = replace(self, parallelism=replace(self.parallelism, pipeline=1, data=1))
+        moved = self.geometry.active_weight_bytes / self.parallelism.tensor + one_stage.kv_bytes_per_rank(context)
+        return bandwidth / (moved + 2 * one_stage.state_bytes_per_rank)
+
+    def kv_bytes_per_rank(self, tokens: int) -> int:
+        """Return the cache bytes of `tokens` on the fullest rank, without padding."""
+        size = self.element_bytes
+        return max(sum(layer_kv_bytes(y, self.parallelism, tokens, size) for y in stage) for stage in self.stages)
+
+    @property
+    def state_bytes_per_rank(self) -> int:
+        """Return the constant states' bytes on the fullest rank, without padding."""
+        return max(sum(states_bytes(stage, self.parallelism.tensor)) for stage in self.stages)
+
+    @property
+    def weight_bytes_per_rank(self) -> int:
+        """Return the weights on the fullest rank: matrices sharded, norms, routers and MLA down projections copied."""
+        table = self.geometry.vocab_size * self.geometry.hidden_size * self.geometry.dtype_bytes
+        table_per_rank = table / self.parallelism.tensor
+        totals = [sum(map(self._layer_weights, stage), 0.0) for stage in self.stages]
+        totals[0] += table_per_rank
+        if self.parallelism.pipeline > 1 or self.geometry.head_parameters:
+            totals[-1] += table_per_rank
+        return ceil(max(totals))
+
+    def _layer_weights(self, layer: Layer) -> float:
+        stored = self.geometry.stored
+        replicated = layer.parameters_replicated * max(stored.mixer, stored.ffn)
+        return (self.geometry.layer_bytes(layer) - replicated) / self.parallelism.tensor + replicated
+
+    @property
+    def batched_tokens(self) -> int:
+        """Return the tokens of one prefill chunk."""
+        return self.settings.batched_tokens or DEFAULT_BATCHED_TOKENS
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Return the bytes that a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
+        widest = max(layer.width for layer in self.geometry.layers) / self.parallelism.tensor
+        elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * self.geometry.hidden_size)
+        return FIXED_WORKSPACE_BYTES + ceil(elements * self.geometry.dtype_bytes)
+
+    @property
+    def block_tokens(self) -> int:
+        """Return vLLM's block size in tokens; in hybrid models the smallest whose page holds a layer's state."""
+        layers, tensor = self.geometry.layers, self.parallelism.tensor
+        base = BLOCK_TOKENS if self.hardware is not None else CPU_BLOCK_TOKENS
+        base = MLA_BLOCK_TOKENS if self.geometry.is_mla else base
+        states, per_token = states_bytes(layers, tensor), tokens_bytes(layers, tensor, self.element_bytes)
+        if not states or not per_token:
+            return base
+        return base * max(1, ceil(max(states) / (base * max(per_token))))
+
+    def memory(self) -> Memory | None:
+        """Return a rank's budget: hbm * utilization - weights - workspace is left for the KV cache.
+
+        None on a CPU whose cache size is not known.
+        """
+        if self.hardware is None:
+            cpu_kv_gib = self.settings.cpu_kv_gib
+            return None if cpu_kv_gib is None else Memory(int(cpu_kv_gib * GIB))
+        share = self.settings.gpu_memory_utilization
+        usable = int(self.hardware.hbm_bytes * (DEFAULT_UTILIZATION if share is None else share))
+        weights, workspace = self.weight_bytes_per_rank, self.workspace_bytes
+        return Memory(usable - weights - workspace, weights, workspace)
+
+    def capacity_tokens(self, kv_bytes: int | None = None) -> int | None:
+        """Return the tokens of the longest single sequence; None: not known, or not limited by the KV cache.
+
+        Prompt, new tokens and headroom all count. The weakest pipeline stage decides. `kv_bytes` of KV cache per rank
+        replace those of the budget.
+        """
+        if kv_bytes is None:
+            if (memory := self.memory()) is None:
+                return None
+            kv_bytes = memory.kv
+        tokens = min(self._stage_tokens(stage, kv_bytes) for stage in self.stages)
+        return None if tokens == inf else int(tokens)
+
+    def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
+        """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
+        layer_counts = Counter(key for layer in stage if (key := block_group(layer)) is not None)
+        if not layer_counts:
+            return inf
+        block, tensor = self.block_tokens, self.parallelism.tensor
+        widest = max(tokens_bytes(stage, tensor, self.element_bytes), default=0)
+        page = max([block * widest, *states_bytes(stage, tensor)])
+        smallest, largest = min(layer_counts.values()), max(layer_counts.values())
+        group = largest if largest < 1.5 * smallest else smallest
+        blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block
+        full = 0
+        for (kind, window), layers in layer_counts.items():
+            groups = ceil(layers / group)
+            if kind == "state":
+                blocks -= groups
+            elif window is not None:
+                blocks -= groups * (ceil((window - 1 + self.batched_tokens) / block) + 1)
+            else:
+                full += groups
+        if blocks < 0:
+            return 0
+        return blocks // full * block * self.parallelism.decode_context if full else inf
+
+    def needed_tokens(self, length: int) -> int:
+        """Return the tokens that the cache must hold for a prompt: 1024 in and 16 out need at least 1040."""
+        return length + max(self.settings.headroom_tokens, self.settings.max_new_tokens)
+
+    def holds(self, length: int) -> bool:
+        """Return whether a prompt of `length` tokens fits with its headroom."""
+        capacity = self.capacity_tokens()
+        return capacity is None or capacity >= self.needed_tokens(length)
+
+    def max_context(self) -> int | None:
+        """Return the longest prompt that fits with its headroom, 0 where none does, None where nothing limits it."""
+        capacity = self.capacity_tokens()
+        return None if capacity is None else max(0, capacity - self.needed_tokens(0))
+
+    def aiter_problem(self, length: int) -> str | None:
+        """Return why this length may not run on ROCm with the recipe's AITER, or None."""
+        tokens = length + self.settings.max_new_tokens
+        if self.hardware is None or self.hardware.vendor != "amd" or tokens <= AITER_32BIT_TOKENS:
+            return None
+        need = f"beyond 2^24 tokens ROCm needs AITER v{AITER_64BIT} or newer (64-bit KV addresses)"
+        declared = self.settings.aiter_version
+        if declared is None:
+            return f"{need}, and the recipe names no version: set serve.aiter_version to the installed release"
+        try:
+            good = Version(declared.removeprefix(">=").removeprefix("==")) >= Version(AITER_64BIT)
+        except InvalidVersion:
+            return f"{need}, and serve.aiter_version: {declared!r} is not a version"
+        return None if good else f"{need}, and the recipe has {declared}: install the newer release"

@@ -1,0 +1,76 @@
+"""The sections that the Markdown and the HTML report share, in order. A section that fails costs itself alone."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from longctx.campaign.mode import MODES
+from longctx.report import evidence, faults, provenance, tables
+from longctx.report.cells import Table, tabulate
+from longctx.report.inputs import ReportInput
+from longctx.report.mode import FigureSpec, report_facet
+from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
+
+Builder = Callable[[Any], Table | list[Table]]
+
+
+def _tables(builders: Iterable[Builder], subject: Any) -> list[Table]:
+    """Return the tables that the builders make of `subject`; for one that fails, a table that says so."""
+    made: list[Table] = []
+    for build in builders:
+        try:
+            built = build(subject)
+            made += [built] if isinstance(built, Table) else built
+        except Exception as error:
+            columns = (("This section could not be made", str),)
+            title = build.__name__.replace("_", " ").capitalize()
+            made.append(tabulate(title, columns, [f"{type(error).__name__}: {error}"]))
+    return made
+
+
+def mode_tables(results: CampaignResults) -> list[Table]:
+    """Return Table 1 and one table for each further mode."""
+    return _tables([tables.table_1, tables.other_mode_tables], results)
+
+
+def evidence_tables(report: ReportInput) -> list[Table]:
+    """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
+    facets = [report_facet(mode) for mode in MODES]
+    limits: list[Builder] = [
+        evidence.two_clocks,
+        evidence.prefill_limits,
+        evidence.decode_limits,
+        *(f.checks for f in facets),
+    ]
+    costs: list[Builder] = [evidence.fits, *(f.gain_tables for f in facets), evidence.costs, evidence.energy]
+    comparisons = [table for run in report.comparisons for table in _tables([evidence.comparison_table], run)]
+    ours = _labelled(_tables([*limits, *costs], report.results), report.results)
+    return [*ours, *comparisons, *_labelled(_tables([provenance.hosts], report.results), report.results)]
+
+
+def _labelled(shown: Iterable[Table], results: CampaignResults) -> list[Table]:
+    """Return tables whose notes name random weights where there are any; filled caches are named in the rows."""
+    label = "Synthetic: random weights." if RANDOM_WEIGHTS in results.synthetic_labels() else ""
+    return [replace(table, note=f"{table.note} {label}".strip()) for table in shown]
+
+
+def fault_tables(results: CampaignResults) -> list[Table]:
+    """Return failures, marks, outliers and resumed prefills; the first is shown even where it is empty."""
+    return _tables([faults.failures, faults.marks, faults.outliers, faults.resumed], results)
+
+
+def system_tables(results: CampaignResults) -> list[Table]:
+    """Return what ran and where: the contract and the environment."""
+    return _tables([provenance.contract, provenance.environment], results)
+
+
+def figure_labels(results: CampaignResults, figure: FigureSpec) -> list[str]:
+    """Return what is not real about a figure's numbers."""
+    return [label for label in results.synthetic_labels() if label in figure.synthetic]
+
+
+def recipe_text(recipe: Mapping[str, Any]) -> str:
+    """Return the configuration as YAML in its own order."""
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=100)

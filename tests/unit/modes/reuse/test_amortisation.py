@@ -1,0 +1,40 @@
+"""What a resident prefix saves: the pairs of queries, their table, sentence and figure."""
+
+import makereport
+import makerows
+import pytest
+from longctx.modes.reuse.amortisation import amortisation_figure, amortisation_table, query_pairs
+from longctx.report import narrative
+from longctx.report.figures import draw
+from longctx.results import summary
+from longctx.results.cost import Price
+
+
+def test_amortisation_falls_from_cold_to_hot() -> None:
+    summarised = summary.summarise(makerows.campaign(), makerows.expected(), makerows.plan())
+    results = makereport.of_summary(summarised, price=Price(3.6, 1))
+    axes = amortisation_figure(results).axes[0]
+    counts, times = next(line.get_data() for line in axes.lines if str(line.get_label()).startswith("1Mi"))
+    pair = query_pairs(results)[-1]
+    assert times[0] == pytest.approx(pair.cold_s)
+    assert times[-1] == pytest.approx((pair.cold_s + (counts[-1] - 1) * pair.hot_s) / counts[-1])
+    assert "3.6 per GPU-hour" in axes.child_axes[0].get_ylabel()
+
+
+def test_without_queries_there_is_nothing_to_show() -> None:
+    assert query_pairs(makereport.small([makerows.row()])) == []
+
+
+def test_the_mode_alone_knows_what_its_prefix_cost() -> None:
+    """At 64Mi a second prefill, only to compare with, would be 11 hours."""
+    length = 1 << 18
+    resident = makerows.row("prefill", length) | {"mode": "reuse", "recipe_hash": makerows.row("reuse")["recipe_hash"]}
+    rows = [resident, *(makerows.row("reuse", length, request_index=i) for i in (1, 2))]
+    alone = makereport.small(rows)
+    assert amortisation_table(alone).rows[0][1].sort == pytest.approx(
+        makerows.ttft_s(length) + 127 / makerows.decode_tok_s(length)
+    )
+    assert any("instead of" in sentence for sentence in narrative.narrative(alone))
+    assert "amortisation" in [figure.name for figure in draw.shown_figures(alone, [])]
+    both = makereport.small([*rows, makerows.row("prefill", length, ttft_s=100.0)])
+    assert query_pairs(both)[0].cold_s > 100, "cold prompts where there are any"
