@@ -33,10 +33,10 @@ def main() -> int:
     args = parser.parse_args()
     campaign = load(args.config_file) if args.config_file else None
     ours: Path | None = args.ours or (campaign.results / "summary.parquet" if campaign else None)
-    against = args.against or [Path(path) for path in (campaign.raw["compare"] if campaign else ())]
+    against = args.against or [Path(path) for path in (campaign.config.compare if campaign else ())]
     if ours is None or not against:
         raise ConfigError("config key compare: nothing to compare with; list runs there or give --against FILE")
-    threshold = args.threshold or (float(campaign.raw["compare_threshold"]) if campaign else 0.03)
+    threshold = args.threshold or (float(campaign.config.compare_threshold) if campaign else 0.03)
     found = compare_files(ours, against, threshold=threshold, confidence=args.confidence, normalise=args.per_gpu)
     print(to_text(found))
     if args.out:

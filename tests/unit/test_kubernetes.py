@@ -67,7 +67,7 @@ def test_the_sweep_asks_for_what_the_plan_says(tmp_path: Path, monkeypatch: pyte
 def test_the_external_job_names_its_key_and_needs_no_gpu() -> None:
     path = ROOT / "resources/kubernetes/external.yaml"
     (container,) = documents(path)["Job"]["spec"]["template"]["spec"]["containers"]
-    assert campaign(path).raw["external"]["api_key_env"] in {entry["name"] for entry in container["env"]}
+    assert campaign(path).config.plain()["external"]["api_key_env"] in {entry["name"] for entry in container["env"]}
     request = NodeRequest(campaign(path), PlanTable.empty())
     assert request.gpus == 0
     memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024

@@ -52,16 +52,14 @@ shell.prefix(
 )
 # Nothing is made for a model that exists already.
 MODEL_FILES = (
-    [R / "model" / "config.json"]
-    if CAMPAIGN.raw["model"]["source"] == "synthetic"
-    else []
+    [R / "model" / "config.json"] if CAMPAIGN.config.model.source == "synthetic" else []
 )
 # The image is a file of its own only where a container serves.
-IMAGE_FILES = [R / "image.json"] if CAMPAIGN.raw["launcher"] == "container" else []
+IMAGE_FILES = [R / "image.json"] if CAMPAIGN.config.launcher == "container" else []
 # What figures.py draws, and the validation of every prompt.
 FIGURES = [
     R / "figures" / name
-    for name in figure_files(CAMPAIGN.modes, bool(CAMPAIGN.raw["compare"]))
+    for name in figure_files(CAMPAIGN.modes, bool(CAMPAIGN.config.compare))
 ]
 VALIDATIONS = [
     R / "validation" / f"{format_length(length)}.parquet"
@@ -153,11 +151,11 @@ def stream_for(length):
 
 def others_to_compare(wildcards):
     """The runs of `compare`; without any, nothing is measured for a comparison that cannot be."""
-    if not CAMPAIGN.raw["compare"]:
+    if not CAMPAIGN.config.compare:
         raise WorkflowError(
             "config key compare: nothing to compare with; list runs there (docs/compare.md)"
         )
-    return CAMPAIGN.raw["compare"]
+    return list(CAMPAIGN.config.compare)
 
 
 def point_of(wildcards):

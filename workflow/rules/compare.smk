@@ -14,9 +14,9 @@ rule compare:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        threshold=CAMPAIGN.raw["compare_threshold"],
+        threshold=CAMPAIGN.config.compare_threshold,
         against=[
-            word for path in CAMPAIGN.raw["compare"] for word in ("--against", path)
+            word for path in CAMPAIGN.config.compare for word in ("--against", path)
         ],
     shell:
         '"$PYTHON" "$SCRIPTS/compare.py"'

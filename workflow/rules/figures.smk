@@ -10,7 +10,7 @@ rule figures:
         rows=R / "rows.parquet",
         servers=R / "servers.parquet",
         plan=R / "plan.parquet",
-        compare=CAMPAIGN.raw["compare"],
+        compare=list(CAMPAIGN.config.compare),
     output:
         ttft=report(
             R / "figures" / "ttft.png",

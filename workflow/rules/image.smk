@@ -14,7 +14,7 @@ rule image:
         "../../envs/pipeline.yaml"
     params:
         container={
-            k: CAMPAIGN.raw["container"][k]
+            k: CAMPAIGN.config.container.plain()[k]
             for k in ("engine", "image", "containerfile", "build_args")
         },
         arguments=CAMPAIGN.image_arguments,

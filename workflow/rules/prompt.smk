@@ -13,7 +13,7 @@ rule prompt:
     conda:
         "../../envs/pipeline.yaml"
     params:
-        shape=CAMPAIGN.raw["prompt"]["shape"],
+        shape=CAMPAIGN.config.prompt.shape,
         tokenizer=CAMPAIGN.tokenizer_arguments,
         corpus=CAMPAIGN.corpus_arguments,
     shell:

@@ -13,7 +13,7 @@ rule report:
         validation=VALIDATIONS,
         figures=FIGURES,
         footprint=R / "figures" / "kv_footprint.png",
-        compare=CAMPAIGN.raw["compare"],
+        compare=list(CAMPAIGN.config.compare),
     output:
         md=R / "report.md",
         html=report(
@@ -53,7 +53,7 @@ PARTIAL_REPORT = " && ".join(
         command(
             "figures.py",
             **TABLES,
-            compare=CAMPAIGN.raw["compare"],
+            compare=list(CAMPAIGN.config.compare),
             out_dir=R / "figures",
         ),
         command(
@@ -61,7 +61,7 @@ PARTIAL_REPORT = " && ".join(
             **TABLES,
             validation=VALIDATIONS,
             figures=R / "figures",
-            compare=CAMPAIGN.raw["compare"],
+            compare=list(CAMPAIGN.config.compare),
             md=R / "report.md",
             html=R / "report.html",
         ),

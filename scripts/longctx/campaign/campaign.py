@@ -31,11 +31,6 @@ class Campaign:
     config: CampaignConfig
 
     @property
-    def raw(self) -> dict[str, Any]:
-        """The configuration as the saved file has it; values of single keys are those of `config`."""
-        return self.config.plain()
-
-    @property
     def name(self) -> str:
         return self.config.name
 
@@ -157,7 +152,7 @@ class Campaign:
 
     def settings(self, mode: str) -> dict[str, Any]:
         """Return every setting that changes this mode's numbers: the identity of its recipe."""
-        config, raw = self.config, self.raw
+        config, raw = self.config, self.config.plain()
         chosen: dict[str, Any] = {"mode": mode, "max_new_tokens": config.max_new_tokens, "model": raw["model"]}
         for key in ("serve", "corpus", "prompt", "measure"):
             chosen[key] = {name: value for name, value in raw[key].items() if name not in OPERATIONAL.get(key, ())}
@@ -169,7 +164,7 @@ class Campaign:
 
     def plan_settings(self) -> dict[str, Any]:
         """Return every setting that the plan depends on."""
-        raw = self.raw
+        raw = self.config.plain()
         modes = [mode.value for mode in MODES if mode in raw]
         keys = ["modes", "passes", "repeats", "max_new_tokens", *modes, "model", "launcher", "serve", "hardware"]
         chosen = {key: raw[key] for key in [*keys, "checkpoint"]}
@@ -193,18 +188,18 @@ class Campaign:
     def launcher(self) -> Launcher:
         """Return who starts the server, with the options of that launcher's own section."""
         kind = self.config.launcher
-        return Launcher(kind, {"python": self.config.serve.python} if kind == "local" else self.raw[kind])
+        return Launcher(kind, {"python": self.config.serve.python} if kind == "local" else self.config.plain()[kind])
 
     @property
     def labels(self) -> dict[str, str]:
         """The metadata of its Parquets: the campaign's name, and the hash of the configuration that made the file."""
-        return {"campaign": self.name, "config_hash": stable_hash(self.raw)}
+        return {"campaign": self.name, "config_hash": stable_hash(self.config.plain())}
 
     def save(self) -> Path:
         """Write the configuration to a file named by its content, so that no running job sees another's."""
         path = self.results / ".config" / f"{self.labels['config_hash']}.json"
         if not path.exists():
-            write_atomic(path, orjson.dumps(self.raw, option=orjson.OPT_INDENT_2))
+            write_atomic(path, orjson.dumps(self.config.plain(), option=orjson.OPT_INDENT_2))
         return path
 
 

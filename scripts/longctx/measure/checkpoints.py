@@ -18,10 +18,10 @@ def checkpoint_folder(campaign: Campaign, points: Sequence[Point]) -> Path | Non
     Its name carries the recipe: vLLM knows blocks by their tokens alone, so it would take those of another model or
     precision for ours.
     """
-    if not campaign.raw["checkpoint"]:
+    if not campaign.config.checkpoint:
         return None
     name = points[0].name.replace("/", "-") if len(points) == 1 else points[0].mode
-    top = Path(campaign.raw["checkpoint"]["dir"]).expanduser() / "longctx" / campaign.name
+    top = Path(campaign.config.checkpoint.dir).expanduser() / "longctx" / campaign.name
     return (top / f"{name}@{campaign.recipe_hash(points[0].mode)}").absolute()
 
 

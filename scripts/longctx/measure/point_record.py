@@ -78,7 +78,7 @@ class PointRecord:
 
     def missing(self) -> list[RequestKey]:
         """Return the requests without a finished row, in order: never ended, failed, or doubtful and to be repeated."""
-        allowed = self.campaign.raw["measure"]["retry_doubtful"]
+        allowed = self.campaign.config.measure.retry_doubtful
         finished = {
             key
             for key, row in self.rows().items()

@@ -142,7 +142,7 @@ class ServerClimb:
         """Return the points that a failed start costs: all, or for a small KV cache only those that are too long."""
         if error.reason != "kv_too_small":
             return list(todo)
-        headroom, longest = self.campaign.raw["serve"]["headroom_tokens"], max(todo).length
+        headroom, longest = self.campaign.config.serve.headroom_tokens, max(todo).length
         room = (error.kv_tokens or longest + headroom) - headroom
         lost = [point for point in todo if point.length == longest or point.length > room]
         kv_limit.save_limit(self.campaign, min(lost), str(error))
@@ -163,8 +163,8 @@ class ServerClimb:
             run_dir=campaign.results / ".run" / platform.node(),
             log_path=log_path,
             campaign=campaign.name,
-            start_timeout_s=campaign.raw["serve"]["start_timeout_s"],
-            contract=campaign.raw["serve"]["contract"],
+            start_timeout_s=campaign.config.serve.start_timeout_s,
+            contract=campaign.config.serve.contract,
             on_log=self.display.log_line,
         ) as server:
             for point in todo:
@@ -191,7 +191,7 @@ class ServerClimb:
         def send(index: int, ids: Ids, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
             return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))
 
-        maximum = self.campaign.raw["measure"]["warmup_max"]
+        maximum = self.campaign.config.measure.warmup_max
         accepted = (session.server.facts["max_model_len"] or sys.maxsize) - SMALL_NEW_TOKENS
         first_fill = self.facet.first_fill(session.server.host_facts["gpu"])
         if first_fill:
@@ -241,7 +241,7 @@ class ServerClimb:
     def _send(self, session: Session, point: Point, key: RequestKey) -> MeasurementRow:
         record = self.records[point]
         ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
-        return session.send(record, Outgoing(key, ids, self.campaign.raw["max_new_tokens"]))
+        return session.send(record, Outgoing(key, ids, self.campaign.config.max_new_tokens))
 
     def _fit_shorter(self, point: Point) -> eta.Cost | None:
         """Return the prefill cost that shorter lengths of this mode showed: the shape of this prefill's ETA."""

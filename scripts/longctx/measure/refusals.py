@@ -49,16 +49,16 @@ class Refusals:
 
     def _checkpoint_bytes(self, point: Point) -> int:
         """Return the bytes of a point's KV blocks on disk by the plan, over all ranks; 0 where it does not know."""
-        planned, serve_config = self.plan.get(point.mode, point.length), self.campaign.raw["serve"]
-        ranks = serve_config["tensor_parallel_size"] * serve_config["pipeline_parallel_size"]
+        planned, serve_config = self.plan.get(point.mode, point.length), self.campaign.config.serve
+        ranks = serve_config.tensor_parallel_size * serve_config.pipeline_parallel_size
         return int(((planned.get("kv_bytes_per_rank") or 0) + (planned.get("state_bytes_per_rank") or 0)) * ranks)
 
     def by_server(self, point: Point, server: Server) -> Refusal | None:
         """Return why the running server cannot take `point`, by its own capacity and maximum length, else None."""
         # New tokens and a query's suffix are part of the headroom; that of an external server is not ours to choose.
         after_prompt = self.campaign.tokens_after_prompt(point.mode)
-        external = self.campaign.raw["launcher"] == "external"
-        need = point.length + (after_prompt if external else self.campaign.raw["serve"]["headroom_tokens"])
+        external = self.campaign.config.launcher == "external"
+        need = point.length + (after_prompt if external else self.campaign.config.serve.headroom_tokens)
         capacity, accepted = server.capacity_tokens(), server.facts["max_model_len"]
         if capacity is not None and capacity < need:
             return Refusal(

@@ -52,7 +52,7 @@ def refused_row(record: PointRecord, key: RequestKey, reason: str, detail: str) 
         reason=reason,
         reasons=(reason,),
         detail=detail,
-        max_new_tokens=record.campaign.raw["max_new_tokens"],
+        max_new_tokens=record.campaign.config.max_new_tokens,
         started_at=datetime.now(UTC),
         host=socket.gethostname(),
     )

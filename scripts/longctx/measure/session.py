@@ -67,7 +67,7 @@ class Session:
 
     def send(self, record: PointRecord, outgoing: Outgoing) -> MeasurementRow:
         """Send one request, write its trace and row to the point's journal, and return the row."""
-        earlier = record.unfinished(*outgoing.key) if self.campaign.raw["checkpoint"] else []
+        earlier = record.unfinished(*outgoing.key) if self.campaign.config.checkpoint else []
         record.begin(outgoing.key)
         observation = self._observe(record, outgoing, earlier)
         row = measured_row(record, outgoing.key, observation, self.server)
@@ -94,7 +94,7 @@ class Session:
             caching=server.facts.get("prefix_caching"),
             steady=self.steady,
             earlier=tuple(earlier),
-            clock_tolerance=self.campaign.raw["measure"]["clock_tolerance"],
+            clock_tolerance=self.campaign.config.measure.clock_tolerance,
             violated=tuple(entry["setting"] for entry in server.contract if entry["ok"] is False),
             unverified=() if server.process else tuple(e["setting"] for e in server.contract if e["ok"] is None),
             log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
@@ -125,7 +125,7 @@ class Session:
     ) -> request.Answer:
         """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
-        watchdog = Watchdog(self.campaign.raw["measure"]["stall_s"], blind_limit_s=self._blind_limit_s())
+        watchdog = Watchdog(self.campaign.config.measure.stall_s, blind_limit_s=self._blind_limit_s())
         sampler = Sampler(
             lambda: metrics.scrape(server.url, api_key=server.api_key, timeout_s=SCRAPE_TIMEOUT_S),
             tokens_total=len(outgoing.ids),
@@ -156,8 +156,8 @@ class Session:
 
     def _blind_limit_s(self) -> float:
         """Return how long a server without metrics may stay silent: only a token shows that it still works."""
-        measure = self.campaign.raw["measure"]
-        limit_s = float(measure["blind_stall_s"] or BLIND_FACTOR * measure["stall_s"])
+        measure = self.campaign.config.measure
+        limit_s = float(measure.blind_stall_s or BLIND_FACTOR * measure.stall_s)
         return max(limit_s, BLIND_FACTOR * (self.planned_ttft_s or 0.0))
 
 

@@ -99,15 +99,15 @@ def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
 
 def campaign_system(campaign: Campaign) -> System:
     """Return the system of a campaign; GeometryError and ConfigError name what is wrong with it."""
-    hardware = campaign.raw["hardware"]
+    hardware = campaign.config.hardware
     longest = max(campaign.all_lengths())
     recipe = campaign.recipe(campaign.modes[0], longest)
-    cpu_kv_gib = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.raw["launcher"] != "external" else None
+    cpu_kv_gib = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.config.launcher != "external" else None
     settings = Settings(
         kv_dtype=recipe.kv_cache_dtype,
         gpu_memory_utilization=recipe.gpu_memory_utilization,
         batched_tokens=recipe.max_num_batched_tokens,
-        max_new_tokens=campaign.raw["max_new_tokens"],
+        max_new_tokens=campaign.config.max_new_tokens,
         headroom_tokens=recipe.max_model_len - longest,
         cpu_kv_gib=float(cpu_kv_gib) if cpu_kv_gib else None,
         aiter_version=recipe.versions.get("aiter"),
@@ -120,19 +120,19 @@ def campaign_system(campaign: Campaign) -> System:
         decode_context=recipe.decode_context_parallel_size,
         data=recipe.data_parallel_size,
     )
-    node = load_hardware(hardware["gpu"], hardware["count"]) if hardware else None
+    node = load_hardware(hardware.gpu, hardware.count) if hardware else None
     return System(_geometry(campaign), node, parallelism, settings)
 
 
 def _geometry(campaign: Campaign) -> Geometry:
     """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
-    model = campaign.raw["model"]
-    if model["source"] == "synthetic":
+    model = campaign.config.model
+    if model.source == "synthetic":
         return _synthetic_geometry(campaign)
-    if model["geometry"]:
-        return read_geometry(ROOT / model["geometry"])
+    if model.geometry:
+        return read_geometry(ROOT / model.geometry)
     try:
-        return read_geometry(campaign.model_path, model["revision"])
+        return read_geometry(campaign.model_path, model.revision)
     except GeometryError as error:
         raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
 

@@ -34,7 +34,7 @@ def report_input(
     campaign: Campaign, results: CampaignResults, others: Sequence[RunCurve], figures: Path, command: str
 ) -> ReportInput:
     """Compare a campaign's results with other runs; `figures` is the folder in which draw_all left its files."""
-    ours, threshold = curves.curve_from_summary(results.summary), float(campaign.raw["compare_threshold"])
+    ours, threshold = curves.curve_from_summary(results.summary), float(campaign.config.compare_threshold)
     comparisons = [comparison.compare(ours, other, threshold=threshold) for other in others]
     comparisons += [
         comparison.compare(ours, other, threshold=threshold, normalise=True)

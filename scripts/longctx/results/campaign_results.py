@@ -74,7 +74,7 @@ class CampaignResults:
             plan=read_tolerantly([plan], schemas.PLAN, damaged),
             validation=read_tolerantly(validation, schemas.VALIDATION, damaged),
             damaged=tuple(dict.fromkeys(damaged)),
-            recipe=campaign.raw,
+            recipe=campaign.config.plain(),
             price=Price.from_campaign(campaign),
             subtitle=subtitle(measured),
         )

@@ -20,10 +20,10 @@ class Price:
     @classmethod
     def from_campaign(cls, campaign: Campaign) -> "Price | None":
         """Return the node's price where the configuration gives one."""
-        hardware = campaign.raw["hardware"]
-        if not hardware or not hardware["usd_per_gpu_hour"]:
+        hardware = campaign.config.hardware
+        if not hardware or not hardware.usd_per_gpu_hour:
             return None
-        return cls(float(hardware["usd_per_gpu_hour"]), int(hardware["count"]))
+        return cls(float(hardware.usd_per_gpu_hour), int(hardware.count))
 
     def usd(self, seconds: float | None) -> float | None:
         """Return the price of `seconds` of the whole node."""

@@ -62,7 +62,7 @@ def export(campaign: Campaign, out: Path, *, figures: bool = True) -> None:
     for name, schema in tables.items():
         known = [{column: row[column] for column in schema.names} for row in read[name]]
         parquet.write_rows(out / name, schema, known, campaign.labels)
-    (out / "recipe.yaml").write_text(yaml.safe_dump(campaign.raw, sort_keys=False))
+    (out / "recipe.yaml").write_text(yaml.safe_dump(campaign.config.plain(), sort_keys=False))
     for name in COPIED:
         shutil.copyfile(campaign.results / name, out / name)
     if figures:

@@ -32,27 +32,27 @@ class NodeRequest:
     @property
     def gpus(self) -> int:
         """Return the GPUs of one server; 0 where it runs on the CPU or is not started by the job."""
-        serve, hardware = self._campaign.raw["serve"], self._campaign.raw["hardware"]
-        if self._campaign.raw["launcher"] == "external" or serve["cpu_kv_cache_gib"]:
+        serve, hardware = self._campaign.config.serve, self._campaign.config.hardware
+        if self._campaign.config.launcher == "external" or serve.cpu_kv_cache_gib:
             return 0
-        ranks = serve["tensor_parallel_size"] * serve["pipeline_parallel_size"] * serve["data_parallel_size"]
-        return int(max(ranks, hardware["count"] if hardware else 0))
+        ranks = serve.tensor_parallel_size * serve.pipeline_parallel_size * serve.data_parallel_size
+        return int(max(ranks, hardware.count if hardware else 0))
 
     def runtime_minutes(self, points: Sequence[Point]) -> int:
         """Return the minutes of one job: twice the slow end of the plan's forecast for its points, and a slow start."""
         hours = [self._hours(point) for point in points]
         known = sum(hour for hour in hours if hour is not None)
         unknown = UNKNOWN_MINUTES * sum(hour is None for hour in hours)
-        start_s = float(self._campaign.raw["serve"]["start_timeout_s"])
+        start_s = float(self._campaign.config.serve.start_timeout_s)
         return unknown + math.ceil(start_s / 60 + RUNTIME_MARGIN * 60 * known)
 
     def memory_mib(self, points: Sequence[Point]) -> int:
         """Return the host memory of one job in MiB (what mem_mb means to SLURM): server, weights, prompts."""
-        raw, longest = self._campaign.raw, max(points)
+        config, longest = self._campaign.config, max(points)
         need = SERVER_BYTES + longest.length * TOKEN_BYTES
-        if raw["launcher"] != "external":
-            need += RANK_BYTES * self.gpus + int((raw["serve"]["cpu_kv_cache_gib"] or 0) * GIB)
-            need += int((raw["checkpoint"] or {}).get("cpu_gib", 0) * GIB)
+        if config.launcher != "external":
+            need += RANK_BYTES * self.gpus + int((config.serve.cpu_kv_cache_gib or 0) * GIB)
+            need += int(config.checkpoint.cpu_gib * GIB) if config.checkpoint else 0
             if not (self._campaign.synthetic_weights and self.gpus):  # random weights are made on the GPU
                 row = self._saved_plan.get(longest.mode, longest.length)
                 need += (row.get("weight_bytes_per_rank") or 0) * max(1, self.gpus)

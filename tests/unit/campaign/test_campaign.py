@@ -147,7 +147,7 @@ AS_TEXT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("text", "file"), AS_TEXT, ids=str)
 def test_a_text_is_what_yaml_reads_where_no_text_is_wanted(text: dict[str, Any], file: dict[str, Any]) -> None:
-    assert orjson.dumps(campaign(**text).raw) == orjson.dumps(campaign(**file).raw)
+    assert orjson.dumps(campaign(**text).config.plain()) == orjson.dumps(campaign(**file).config.plain())
     for mode in ("prefill", "reuse", "decode_only"):
         assert campaign(**text).recipe_hash(mode) == campaign(**file).recipe_hash(mode)
 
@@ -165,7 +165,7 @@ TEXTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("given", TEXTS, ids=str)
 def test_a_text_stays_one_where_a_text_is_wanted(given: dict[str, Any]) -> None:
-    raw = campaign(**given).raw
+    raw = campaign(**given).config.plain()
     for key, value in given.items():
         assert raw[key] == (raw[key] | value if isinstance(value, dict) else value)
 
@@ -288,7 +288,7 @@ def test_every_recipe_field_is_asked_for() -> None:
 @pytest.mark.parametrize("section", ["serve", "measure", "corpus", "prompt"])
 def test_every_key_is_either_operational_or_part_of_the_recipe(section: str) -> None:
     settings = campaign().settings("prefill")
-    for key in campaign().raw[section]:
+    for key in campaign().config.plain()[section]:
         assert (key in settings[section]) != (key in identity.OPERATIONAL.get(section, ())), key
 
 

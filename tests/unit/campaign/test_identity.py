@@ -25,7 +25,7 @@ def sha256(value: Any) -> str:
 def hashes(campaign: Campaign) -> dict[str, str]:
     return {
         "config": campaign.labels["config_hash"],
-        "file": sha256(campaign.raw),
+        "file": sha256(campaign.config.plain()),
         "plan_settings": sha256(campaign.plan_settings()),
         "requests": sha256(
             [(point.name, campaign.requests(point)) for mode in MODES for point in campaign.points(mode)]
@@ -53,4 +53,4 @@ def test_a_recipe_file_has_the_hashes_of_its_rows(folder: Path, monkeypatch: pyt
     recipes = set(zip(rows["mode"].to_pylist(), rows["recipe_hash"].to_pylist(), strict=True))
     assert recipes == {(mode, campaign.recipe_hash(mode)) for mode, _ in recipes}
     saved = yaml.safe_load((folder / "recipe.yaml").read_text())
-    assert orjson.dumps(campaign.raw) == orjson.dumps(saved), "the same keys in the same order"
+    assert orjson.dumps(campaign.config.plain()) == orjson.dumps(saved), "the same keys in the same order"

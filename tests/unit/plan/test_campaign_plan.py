@@ -85,9 +85,8 @@ def test_a_model_that_nothing_can_read_has_no_plan() -> None:
 
 
 def test_a_split_that_the_model_refuses_has_no_plan() -> None:
-    campaign = synthetic(heads=2)
-    campaign.raw["serve"]["tensor_parallel_size"] = 3
-    assert save_plan(campaign) is None
+    model = {"source": "synthetic", "weights": "dummy", "heads": 2}
+    assert save_plan(from_dict({"model": model, "lengths": ["1Ki"], "serve": {"tensor_parallel_size": 3}})) is None
 
 
 def campaign(**changes: Any) -> dict[str, Any]:

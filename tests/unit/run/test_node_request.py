@@ -71,7 +71,7 @@ def test_one_pass_of_a_mode_with_passes_of_its_own() -> None:
 
 
 def test_a_shared_server_asks_for_all_that_it_climbs() -> None:
-    shared = campaign(serve={**campaign().raw["serve"], "scope": "campaign"})
+    shared = campaign(serve={**campaign().config.plain()["serve"], "scope": "campaign"})
     hours = sum(row["est_hours"] for row in plan_campaign(shared).rows)
     asked = request(shared).runtime_minutes(shared.points())
     assert 10 + 120 * hours <= asked < 10 + 120 * hours * 3
