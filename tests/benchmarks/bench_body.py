@@ -17,7 +17,7 @@ import sys, time
 from pathlib import Path
 import json, numpy as np, orjson, pyarrow.parquet as pq
 from longctx.measure.client.request_body import RequestBody
-from longctx.measure.mode import RequestPrompt
+from longctx.prompts import variants
 path = Path(sys.argv[1])
 ids = lambda: pq.read_table(path).column("token_ids").to_numpy()
 peak_kib = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
@@ -25,7 +25,7 @@ base = peak_kib()
 start = time.perf_counter()
 """
 WAYS = {
-    "longctx (RequestBody)": "size = sum(map(len, RequestBody.encode({'model': 'm'}, RequestPrompt(0).read(path))))",
+    "longctx (RequestBody)": "size = sum(map(len, RequestBody.encode({'model': 'm'}, variants.read_ids(path))))",
     "orjson, whole array": (
         "size = len(orjson.dumps({'model': 'm', 'prompt': ids().astype(np.uint32)}, option=orjson.OPT_SERIALIZE_NUMPY))"
     ),

@@ -1,1 +1,1 @@
-"""The protocol: one server, its requests, and what each row may claim."""
+"""The protocol: one server, its requests, and the verdict on each row."""

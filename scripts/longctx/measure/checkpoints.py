@@ -87,7 +87,11 @@ def stitch(
     """
     times: dict[str, float | int | None] = dict.fromkeys(("stitched_prefill_s", "stitched_error_s"))
     times["resumed_from"] = resumed_from
-    curves = [curve for curve in map(_curve, attempts) if len(curve) > 1]
+    curves = [
+        [(sample["elapsed_s"], sample["tokens_done"]) for sample in attempt.samples if sample["tokens_done"]]
+        for attempt in attempts
+    ]
+    curves = [curve for curve in curves if len(curve) > 1]
     if prefill_s is None or not curves:
         return times
     total_s, error_s, target = prefill_s, compiling_s, resumed_from
@@ -98,11 +102,6 @@ def stitch(
         start_s = curve[0][0] if number else 0.0
         total_s, error_s, target = total_s + reached_s - start_s, error_s + gap_s + start_s, curve[0][1]
     return times | {"stitched_prefill_s": total_s, "stitched_error_s": error_s}
-
-
-def _curve(attempt: Attempt) -> list[tuple[float, int]]:
-    """Return (seconds, tokens) of the samples that show tokens; they never fall."""
-    return [(sample["elapsed_s"], sample["tokens_done"]) for sample in attempt.samples if sample["tokens_done"]]
 
 
 def _time_at(curve: Sequence[tuple[float, int]], target: int) -> tuple[float, float]:

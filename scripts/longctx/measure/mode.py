@@ -1,11 +1,8 @@
 """How a mode measures a point: the base of `longctx/modes/<mode>/measure.py`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey, load_facet
@@ -20,22 +17,6 @@ from longctx.storage.token_file import Ids
 MEASURED_VARIANTS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPrompt:
-    """What a request sends: a variant of the point's prompt, and behind it `suffix_tokens` of a numbered query."""
-
-    variant: int
-    query: int = 0
-    suffix_tokens: int = 0
-
-    def read(self, path: Path) -> Ids:
-        """Return the token ids from the prompt file at `path`."""
-        ids = variants.read_ids(path, self.variant)
-        if not self.suffix_tokens:
-            return ids
-        return np.concatenate([ids, variants.read_suffix_ids(path, self.query, self.suffix_tokens)])
-
-
 class MeasureFacet:
     """How the points of a mode are measured. Defaults are those of cold prompts."""
 
@@ -43,14 +24,14 @@ class MeasureFacet:
         """Return what the KV cache must hold when a request of this role reaches the server."""
         return CacheExpectation.COLD if role in COLD_ROLES else CacheExpectation.ANY
 
-    def prompt(self, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> RequestPrompt:
-        """Return what a request sends; `doubts` is the number of its attempts that ended as doubtful.
+    def read_ids(self, path: Path, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> Ids:
+        """Return the tokens of a request from a prompt file; `doubts`: how many of its attempts ended as doubtful.
 
         Each pass and each repeat has its own first token. A doubtful request is repeated with another prompt, a killed
         or failed one with its own, for its checkpoint.
         """
         number = (point.pass_index - 1) * campaign.repeats(point.length) + key[1]
-        return RequestPrompt(measured_variant(number, doubts))
+        return variants.read_ids(path, measured_variant(number, doubts))
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
         """Yield the requests to send to a fresh server for a point that lacks `missing`, in order.

@@ -72,12 +72,6 @@ class PointRecord:
             journal.append("reopened", {})
         return cls(campaign, point, journal), sentence
 
-    @property
-    def prompt_sha256(self) -> str | None:
-        """The hash of the prompt that the journal belongs to."""
-        settings: dict[str, str | None] = (self.journal.header or {}).get("settings", {})
-        return settings.get("prompt_sha256")
-
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
         """Return the last attempt of each request, by role and request index."""
         return {(row["role"], row["request_index"]): row for row in journal_rows(self.journal.records)}

@@ -23,7 +23,7 @@ from longctx.measure.point_record import PointRecord, exclusive, journal_rows
 from longctx.measure.refusals import Refusal, Refusals
 from longctx.measure.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
-from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, cycled, warm_up
+from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, warm_up
 from longctx.plan.plan_table import PlanTable
 from longctx.processes.job_owner import ending_with_owner
 from longctx.progress import eta
@@ -89,7 +89,12 @@ class ServerClimb:
     def run(self) -> None:
         """Serve until every point is measured or has failed; a dead server costs its point, not the others."""
         self._drop_useless_checkpoints()
-        todo = [point for point, record in self.records.items() if record.missing() and not self._is_refused(point)]
+        todo = []
+        for point in (point for point, record in self.records.items() if record.missing()):
+            if refusal := self.refusals.before_start(point):
+                self._refuse([point], refusal)
+            else:
+                todo.append(point)
         while todo:
             try:
                 self._serve(todo)
@@ -122,12 +127,6 @@ class ServerClimb:
                     f"{point.name}: two attempts got no further with the checkpoint: the prefill starts anew without it"
                 )
                 checkpoints.remove_checkpoint(folder)
-
-    def _is_refused(self, point: Point) -> bool:
-        """Refuse, before a server is started, a point that cannot be measured; return whether it was."""
-        if refusal := self.refusals.before_start(point):
-            self._refuse([point], refusal)
-        return refusal is not None
 
     def _refuse(self, points: Sequence[Point], refusal: Refusal) -> None:
         """Give every missing request of these points a row with the reason; say it once for all of them."""
@@ -186,7 +185,8 @@ class ServerClimb:
         starts = len(list(record.journal.of_kind("server"))) - 1
 
         def read_ids(index: int, count: int) -> Ids:
-            return np.roll(cycled(next(variants.iter_ids(path, last_variant - index)), count), starts)
+            # A short prompt is repeated: the text of a warm-up does not matter.
+            return np.roll(np.resize(next(variants.iter_ids(path, last_variant - index)), count), starts)
 
         def send(index: int, ids: Ids, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
             return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))
@@ -240,8 +240,7 @@ class ServerClimb:
 
     def _send(self, session: Session, point: Point, key: RequestKey) -> MeasurementRow:
         record = self.records[point]
-        prompt = self.facet.prompt(self.campaign, point, key, record.doubts(*key))
-        ids = prompt.read(self.prompts[point.length])
+        ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
         return session.send(record, Outgoing(key, ids, self.campaign.config.max_new_tokens))
 
     def _fit_shorter(self, point: Point) -> eta.Cost | None:

@@ -1,7 +1,7 @@
-"""The closed list of reasons why a measurement is failed or doubtful.
+"""The closed list of reasons why a measurement is failed, doubtful or marked.
 
 A failed row has no measured values at all. A doubtful row has null for its headline values: it counts in no statistic,
-and its raw record stays in the trace and in `server_counters`. A marked row is sound and says what isn't proven.
+and its raw record stays in the trace and in `server_counters`. A marked row is sound; the mark names what isn't proven.
 """
 
 FAILED = {

@@ -1,4 +1,4 @@
-"""Why a point is not tried: by the prompt's validation, the plan, the disk, or the server that was started."""
+"""Reasons not to try a point: by the prompt's validation, the plan, the disk, or the server that was started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """What can rule out the points of one server. validations: the prompts' validation files, by length."""
+    """Everything that can rule out the points of one server. validations: the prompts' validation files, by length."""
 
     campaign: Campaign
     points: Sequence[Point]

@@ -1,4 +1,4 @@
-"""The row of one request, built once: from its observation, or from the reason why it was never sent."""
+"""The row of one request, built once: from its observation, or from the reason for not sending it."""
 
 import socket
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation,
         reason=next(iter(verdict.reasons), None),
         reasons=verdict.reasons,
         detail=verdict.detail,
-        prompt_sha256=record.prompt_sha256,
+        prompt_sha256=(record.journal.header or {}).get("settings", {}).get("prompt_sha256"),
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
         max_new_tokens=observation.new_tokens,
@@ -45,7 +45,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation,
 
 
 def refused_row(record: PointRecord, key: RequestKey, reason: str, detail: str) -> MeasurementRow:
-    """Return the row of a request that was never sent, with the reason why."""
+    """Return the row of a request that was never sent, with the reason."""
     return MeasurementRow(
         **_identity(record, key),
         status=Status.FAILED,

@@ -1,6 +1,6 @@
-"""From what a request showed to what its row may claim: status, reasons, and which values stay null.
+"""The verdict on one request: status, reasons, and the values that its row may have.
 
-Pure functions: everything they use is in the observation, so each rule is tested without a server.
+Pure functions: all their input is in the observation, so each rule is tested without a server.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from longctx.storage.schemas import Status
 # token), so client TTFT may exceed the server's prefill by this much before the clocks disagree.
 SHIPPING_S, SHIPPING_S_PER_TOKEN = 0.25, 2e-6
 CLOCK_JUMP_S = 2.0
-# One kernel compiled or tuned; 218 of them took 117 s on one H200. Against the spread of 64Mi prefills as published.
+# An upper limit for one kernel compiled or tuned (218 took 117 s on one H200); the published spread of 64Mi prefills.
 JIT_EVENT_S, JIT_SHARE = 30.0, 0.003
 # Below this a client's wait for a processor is ordinary scheduling.
 STARVED_S = 0.02
@@ -37,12 +37,12 @@ class CacheExpectation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that one request showed, and what was asked of it.
+    """All that was asked of one request, and all that it showed.
 
-    prompt_tokens, new_tokens: as sent and as asked. window: None for what the server's metrics lack. jit_lines: log
-    lines of kernels compiled meanwhile. caching: whether the server keeps prefixes, None where it does not say.
-    steady: whether the warm-up ended in equal times. earlier: attempts that may have left a checkpoint. violated:
-    settings that differ from what was asked for. unverified: settings that a server of others does not show.
+    prompt_tokens, new_tokens: as sent and as asked. window: growth of the server's counters, None for each that it
+    lacks. jit_lines: log lines of kernels compiled meanwhile. caching: whether the server keeps prefixes, None where
+    unknown. steady: whether the warm-up ended in equal times. earlier: attempts that may have left a checkpoint.
+    violated: settings that differ from those asked for. unverified: settings that an external server does not show.
     """
 
     cache: CacheExpectation
@@ -94,7 +94,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a row may claim; reasons: all of them, the gravest first; detail: one sentence."""
+    """The status of a row, its reasons (the gravest first), and a sentence about them."""
 
     status: Status
     reasons: tuple[str, ...] = ()

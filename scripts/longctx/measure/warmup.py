@@ -7,8 +7,6 @@ one chunk and a bit more, and small requests follow until two in a row agree. Ea
 
 from collections.abc import Callable
 
-import numpy as np
-
 from longctx.storage.rows import MeasurementRow, Status
 from longctx.storage.token_file import Ids
 
@@ -60,8 +58,3 @@ def agrees(first_s: float | None, second_s: float | None) -> bool:
         return False
     low, high = sorted((first_s, second_s))
     return high <= low * STEADY_RATIO or high - low <= STEADY_S
-
-
-def cycled(ids: Ids, count: int) -> Ids:
-    """Return `count` ids, repeating the prompt where it is shorter; the text of a warm-up does not matter."""
-    return np.resize(ids, count)

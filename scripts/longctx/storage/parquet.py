@@ -12,21 +12,21 @@ from longctx.storage.atomic import write_atomic
 from longctx.storage.provenance import FORMAT_VERSION, file_labels
 from longctx.storage.schemas import MEASUREMENTS, PROGRESS, SUMMARY
 
-# Nullable columns that came later, by table: a file without them is as good, and reads as null.
+# Nullable columns that were added later, by table: a file without them is valid, and they read as null.
 ADDED = (
     (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
 )  # fmt: skip
-# Columns that earlier files call otherwise.
+# Columns that had another name in earlier files.
 RENAMED = {"mend": "remedy"}
 
 
 def write_rows(
     path: Path | str, schema: pa.Schema, rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write dictionaries as `schema`, atomically; `metadata` joins `labels` in the file.
+    """Write dictionaries as `schema`, atomically; the file's metadata are `file_labels()` and `metadata`.
 
-    A field that a row lacks is null, an unknown field is a DataError.
+    A field that a row lacks is null; DataError names a field that the table lacks.
     """
     rows = [dict(row) for row in rows]
     for row in rows:
@@ -39,7 +39,7 @@ def write_rows(
 
 
 def read_rows(path: Path | str, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a Parquet file of this format; DataError names the file and what is wrong with it."""
+    """Return the rows of a Parquet file of this format, by column name; DataError names the file and its fault."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:

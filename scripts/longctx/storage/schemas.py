@@ -1,7 +1,7 @@
-"""Every Parquet table of the pipeline: its Arrow schema, declared once, and atomic, labelled I/O.
+"""The Arrow schema of every Parquet table of the pipeline, declared once.
 
-A file's metadata says longctx_format and git_revision; a campaign's files also its name and config_hash, by which its
-configuration lies in R/.config. Prompts and token streams depend on their content alone and have no config_hash.
+A file's metadata has longctx_format and git_revision; a campaign's files also have its name and config_hash, the name
+of its configuration in R/.config. Prompts and token streams depend on their content alone and have no config_hash.
 
 Format history: 1 = first version (ADDED names the columns that its first files lack).
 """
@@ -21,16 +21,10 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
 
 
 MEASUREMENTS = arrow_schema(MeasurementRow)
-
-
-def _columns(first: str, last: str) -> dict[str, pa.DataType]:
-    """Return name and type of the measurements' columns from `first` to `last`."""
-    names = MEASUREMENTS.names
-    return {name: MEASUREMENTS.field(name).type for name in names[names.index(first) : names.index(last) + 1]}
-
-
-# Which server, on which host, gave a row. Rows that differ in a field of IDENTITY never merge.
-SERVER_FACTS, HOST_FACTS = _columns("vllm_version", "startup_s"), _columns("host", "os")
+_SERVER, _HOST = map(MEASUREMENTS.get_field_index, ("vllm_version", "host"))
+# The server and host of a row: its last columns. Rows that differ in a field of IDENTITY never merge.
+SERVER_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_SERVER:_HOST]}
+HOST_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_HOST:]}
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
 
@@ -78,7 +72,7 @@ FITS = _schema(
     campaign=_S, mode=_S, name=_S, formula=_S, n=_I, length_min=_I, length_max=_I,
     coefficient=_F, exponent=_F, exponent_std=_F, intercept_s=_F, slope_s=_F, slope_std_s=_F, r2=_F,
 )  # fmt: skip
-# One row per metric, length and other run: ratio = ours / theirs, its interval, and the verdict (longctx.compare).
+# One row per metric, length and other run: ratio = ours / theirs, its interval, and the verdict.
 COMPARISON = _schema(
     other=_S, source=_S, per_gpu=_B, mode=_S, length=_I, metric=_S, ours_mean=_F, ours_std=_F, ours_n=_I,
     theirs_mean=_F, theirs_std=_F, theirs_n=_I, ratio=_F, ratio_low=_F, ratio_high=_F, p=_F, verdict=_S,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from longctx.measure.warmup import CHUNK_TOKENS, SECOND_CHUNK_TOKENS, SMALL_TOKENS, agrees, cycled, warm_up
+from longctx.measure.warmup import CHUNK_TOKENS, SECOND_CHUNK_TOKENS, SMALL_TOKENS, agrees, warm_up
 from longctx.storage.token_file import Ids
 
 JIT = "jit"
@@ -86,7 +86,3 @@ def test_no_warm_up_is_longer_than_the_longest_prompt() -> None:
 def test_times_agree_within_a_quarter_or_50_ms(first_s: float | None, second_s: float, alike: bool) -> None:
     assert agrees(first_s, second_s) is alike
     assert agrees(second_s, first_s) is alike
-
-
-def test_a_short_prompt_is_repeated() -> None:
-    assert cycled(np.array([7, 8, 9], np.uint32), 5).tolist() == [7, 8, 9, 7, 8]

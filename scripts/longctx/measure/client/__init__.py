@@ -1,1 +1,1 @@
-"""One streaming request and what arrived when."""
+"""One streaming request and the arrival times of its tokens."""

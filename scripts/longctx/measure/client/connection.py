@@ -1,4 +1,4 @@
-"""A connection without timeouts that can still be ended at once: it asks about once a second whether to go on."""
+"""A connection without timeouts that can still be ended: about once a second it asks whether to go on."""
 
 import select
 import socket
@@ -20,7 +20,7 @@ ENGINE_DEATH_GRACE_S = 30.0
 
 
 def run_delay_s() -> float | None:
-    """Return how long this thread has waited for a processor in all; None where the kernel does not say."""
+    """Return how long this thread has waited for a processor so far, in s; None where the kernel does not say."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -28,7 +28,7 @@ def run_delay_s() -> float | None:
 
 
 class Failure(Exception):
-    """The request cannot give a measurement; `reason` is one of `longctx.reasons`."""
+    """The request cannot give a measurement; `reason` is one of `longctx.measure.reasons`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -37,7 +37,7 @@ class Failure(Exception):
 
 @dataclass(slots=True)
 class Watch:
-    """The clock of one request, and the questions asked while its connection waits."""
+    """The clock of one request, and the checks made while its connection waits."""
 
     alive: Callable[[], bool] | None
     stalled: Callable[[], bool] | None
@@ -47,10 +47,6 @@ class Watch:
     next_check: float = 0.0
     sent_bytes: int = 0
 
-    def begin(self) -> None:
-        self.start = None
-        self.sent_bytes = 0
-
     def mark_write(self) -> None:
         if self.start is None:
             self.started_at, self.start = datetime.now(UTC), time.perf_counter()
@@ -59,7 +55,10 @@ class Watch:
         return moment - (moment if self.start is None else self.start)
 
     def check(self, silent: bool = True) -> None:
-        """Ask, at most once in POLL_S; a connection that is not silent has just proven that the server lives."""
+        """Raise Failure where the server died or stalled; asks at most once in POLL_S.
+
+        silent False: bytes have just arrived, so the server lives.
+        """
         now = time.perf_counter()
         if now < self.next_check:
             return

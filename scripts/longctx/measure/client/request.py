@@ -1,16 +1,15 @@
-"""One streaming completion request with token ids, and what arrived when.
+"""One streaming completion request with token ids, and the arrival times of its tokens.
 
-The clock starts just before the first byte of the request is sent and TTFT ends when the first bytes that carry
-a new token are read from the socket, so sending and parsing the prompt, queueing and prefill are all inside.
-There is no read timeout: a prefill may take hours. Instead the caller's `alive` and `stalled` are asked about
-once a second, whatever the connection is waiting for.
+The clock starts just before the first byte of the request is sent and TTFT ends when the first bytes that carry a new
+token are read from the socket, so TTFT includes sending and parsing the prompt, queueing and prefill. There is no read
+timeout, since a prefill may take hours: about once a second the caller's `alive` and `stalled` are asked instead.
 """
 
 import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import responses
 from typing import Any
@@ -36,7 +35,7 @@ from longctx.storage.token_file import Ids
 ERROR_BODY_BYTES = 1 << 16
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
 _DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNORECASE)
-# How every stream of events begins; a page, or an answer in one piece, does not.
+# The beginning of every stream of events; a page, or an answer in one piece, begins otherwise.
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
 _TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
 # Every answer has the length that was asked for.
@@ -85,20 +84,15 @@ def stream(
     alive() False ends the request as server_died, stalled() True as timeout; both must return at once.
     on_token is called with the seconds since the start for each event that may carry a token.
     """
-    fields = {
-        "model": model,
-        "max_tokens": max_new_tokens,
-        **SAMPLING,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        **(extra_body or {}),
-    }
-    watch = Watch(alive, stalled)
-    request = _Request(base_url(url), api_key, watch, on_token)
-    answer = request.send(RequestBody.encode(fields, ids))
+    fields = {"model": model, "max_tokens": max_new_tokens, **SAMPLING, "stream": True, **(extra_body or {})}
+
+    def send(**stream_options: bool) -> Answer:
+        body = RequestBody.encode({**fields, "stream_options": {"include_usage": True} | stream_options}, ids)
+        return _Request(base_url(url), api_key, Watch(alive, stalled), on_token).send(body)
+
+    answer = send(continuous_usage_stats=True)
     if answer.reason == "error_event" and re.search("continuous_usage_stats|stream_options", answer.detail or ""):
-        # An older server knows less of stream_options.
-        answer = request.send(RequestBody.encode({**fields, "stream_options": {"include_usage": True}}, ids))
+        return send()  # an older server
     return answer
 
 
@@ -108,41 +102,38 @@ class _Request:
     api_key: str | None
     watch: Watch
     on_token: Callable[[float], None] | None
-    delay_s: float | None = None  # as of the first token
+    delay_s: float | None = None  # of this thread, at the first token
 
     def send(self, body: RequestBody) -> Answer:
-        received = StreamRecord()
-        self.watch.begin()
+        received, start_delay_s = StreamRecord(), run_delay_s()
         reason, detail = None, None
-        start_s, self.delay_s = run_delay_s(), None
         try:
             self._exchange(body, received)
         except Failure as failure:
             reason, detail = failure.reason, redact(str(failure), self.api_key)
             if reason == "error_event" and _DEAD_ENGINE.search(detail) and self.watch.died(ENGINE_DEATH_GRACE_S):
                 reason = "server_died"
-        end = time.perf_counter()
-        started_at = self.watch.started_at
-        wall_s = (datetime.now(UTC) - started_at).total_seconds()
-        answer = Answer(
+        elapsed_s, chunks = self.watch.elapsed(time.perf_counter()), received.chunks()
+        wall_s = (datetime.now(UTC) - self.watch.started_at).total_seconds()
+        timed = bool(chunks) and reason is None
+        return Answer(
             status="failed" if reason else "ok",
-            started_at=started_at,
+            started_at=self.watch.started_at,
             reason=reason,
             detail=detail,
-            chunks=received.chunks(),
+            chunks=chunks,
             prompt_tokens=received.prompt_tokens,
             completion_tokens=received.completion_tokens,
             cached_tokens=received.cached_tokens,
             finish_reason=received.finish_reason,
-            wall_jump_s=wall_s - self.watch.elapsed(end) if self.watch.start else None,
-            starved_s=None if start_s is None or self.delay_s is None else self.delay_s - start_s,
+            ttft_s=chunks[0].elapsed_s if timed else None,
+            e2e_s=self.watch.elapsed(self.watch.last_read) if timed else None,
+            wall_jump_s=wall_s - elapsed_s if self.watch.start else None,
+            starved_s=None if start_delay_s is None or self.delay_s is None else self.delay_s - start_delay_s,
         )
-        if reason or not answer.chunks:
-            return answer
-        return replace(answer, ttft_s=answer.chunks[0].elapsed_s, e2e_s=self.watch.elapsed(self.watch.last_read))
 
     def _exchange(self, body: RequestBody, received: StreamRecord) -> None:
-        """Send the request and read its stream into `received`; raise Failure for whatever goes wrong."""
+        """Send the request and read its stream into `received`; raises Failure for everything that goes wrong."""
         try:
             with httpcore.ConnectionPool(network_backend=WatchedBackend(self.watch)) as pool:
                 self._read(pool, body, received)
@@ -171,23 +162,17 @@ class _Request:
     def _read(self, pool: httpcore.ConnectionPool, body: RequestBody, received: StreamRecord) -> None:
         address = httpcore.URL(self.url)
         host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
-        headers = [
-            ("Host", host),
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(body.size)),
-            ("Accept", "text/event-stream"),
-            ("Accept-Encoding", "identity"),
-            ("Connection", "close"),
-        ]
-        if self.api_key:
-            headers.append(("Authorization", f"Bearer {self.api_key}"))
-        with pool.stream(
-            "POST",
-            f"{self.url}/v1/completions",
-            headers=headers,
-            content=iter(body),
-            extensions={"timeout": {"connect": CONNECT_TIMEOUT_S}},
-        ) as response:
+        headers: dict[bytes | str, bytes | str] = {
+            "Host": host,
+            "Content-Type": "application/json",
+            "Content-Length": str(body.size),
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+        }
+        headers |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        url, timeouts = f"{self.url}/v1/completions", {"timeout": {"connect": CONNECT_TIMEOUT_S}}
+        with pool.stream("POST", url, headers=headers, content=iter(body), extensions=timeouts) as response:
             if response.status != 200:
                 raise _http_failure(response, body)
             parser, head = SseParser(), b""
@@ -212,7 +197,7 @@ class _Request:
 
 def _http_failure(response: httpcore.Response, body: RequestBody) -> Failure:
     raw = b""
-    with contextlib.suppress(*_BROKEN):  # what came of it still says more than that it broke off
+    with contextlib.suppress(*_BROKEN):  # the part that arrived says more than the broken connection
         for data in response.iter_stream():
             raw += data
             if len(raw) >= ERROR_BODY_BYTES:

@@ -1,4 +1,4 @@
-"""Server-sent events from raw bytes, in whatever pieces the network delivers them."""
+"""Server-sent events from raw bytes, however the network cuts them into pieces."""
 
 import re
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class SseParser:
         waiting = self._rest.endswith(b"\r")
         self._rest += received
         if self._started and not waiting and not _LINE_END.search(received):
-            return []  # a line of many reads is looked through once, not with every read
+            return []  # search a line of many reads once, not with every read
         rest = bytes(self._rest)
         if not self._started and len(rest) >= len(_BOM):
             rest, self._started = rest.removeprefix(_BOM), True
@@ -35,7 +35,7 @@ class SseParser:
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def end(self) -> list[str]:
-        """Return what a server that closed without the last blank line still meant to say."""
+        """Return the event that a server left open by closing without its last blank line."""
         events = self.feed(b"\n\n")
         self._rest.clear()
         return events

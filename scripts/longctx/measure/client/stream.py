@@ -1,6 +1,7 @@
-"""What a completion stream said so far: events, usage and errors, whatever form a server or proxy gives them.
+"""The content of a completion stream: events, usage and errors, in each form that servers and proxies give them.
 
-Nothing here trusts the sender: a field of another type than the API's counts as missing, a null takes nothing back.
+Nothing here trusts the sender: a field of another type than the API's counts as missing, and a null never overwrites a
+value already seen.
 """
 
 import json
@@ -17,7 +18,7 @@ MOST = 1 << 53
 
 @dataclass(slots=True)
 class Event:
-    """One stream event that had a choice: when, whether it had text or only ended, the completion tokens so far."""
+    """A stream event with a choice: its arrival, whether it had text or only an end, the completion tokens so far."""
 
     elapsed_s: float
     text: bool
@@ -37,7 +38,7 @@ class StreamRecord:
     done: bool = False
 
     def add(self, data: str, elapsed_s: float) -> bool:
-        """Take one event's data; return whether it may carry a token. Raise Failure for an error event."""
+        """Add one event's data; return whether it may carry a token. Raises Failure for an error event."""
         if data.strip() == "[DONE]":
             self.done = True
             return False
@@ -82,8 +83,8 @@ class StreamRecord:
         if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
             return _merge(counted)
         with_text = [event for event in self.events if event.text]
-        ways = [self.events, [event for event in self.events if not event.only_ends], with_text]
-        for events in ways:
+        candidates = [self.events, [event for event in self.events if not event.only_ends], with_text]
+        for events in candidates:
             # An empty event before the first text may be a greeting sent before the prefill, not a token.
             greeting = bool(events and with_text) and not events[0].text
             if len(events) == self.completion_tokens and not greeting:
@@ -101,7 +102,7 @@ def server_message(content: Any) -> str:
 
 
 def body_message(raw: bytes) -> str:
-    """Return the message in the body of an answer that is no stream: of its JSON, else its text."""
+    """Return the message in the body of an answer that is not a stream: of its JSON, else its text."""
     text = raw.decode("utf-8", errors="replace")
     content = _parse(text)
     return text if content is None else server_message(content)
@@ -115,7 +116,7 @@ def _is_error(message: dict[str, Any]) -> bool:
 
 
 def _parse(text: str) -> Any:
-    """Return the JSON in `text`, None where it is none; halves of characters and NaN, which some servers send, pass."""
+    """Return the JSON in `text`, None where it is none; accepts NaN and lone surrogates, which some servers send."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -135,7 +136,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int | None:
-    """Return a count of tokens; None for whatever is no whole number from 0 on."""
+    """Return a count of tokens; None for a value that is not a whole number from 0 on."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if number and 0 <= value < MOST and value % 1 == 0 else None
 

@@ -1,14 +1,17 @@
 """Measuring decode behind a filled KV cache."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
-from longctx.measure.mode import MeasureFacet, RequestPrompt, measured_variant
+from longctx.measure.mode import MeasureFacet, measured_variant
 from longctx.measure.verdict import CacheExpectation
+from longctx.prompts import variants
 from longctx.storage.schemas import Role
+from longctx.storage.token_file import Ids
 
 # Quirk of vLLM's CPU kernels on processors with AMX: they die of SIGILL unless a dozen tokens or more are computed
 # first. The connector leaves one token to compute, but all of them where the prompt's log-probabilities are asked for.
@@ -21,8 +24,8 @@ class DecodeOnlyMeasure(MeasureFacet):
     def cache_expectation(self, role: str) -> CacheExpectation:
         return CacheExpectation.FILLED if role == Role.DECODE_ONLY else super().cache_expectation(role)
 
-    def prompt(self, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> RequestPrompt:
-        return RequestPrompt(measured_variant(point.pass_index, doubts))
+    def read_ids(self, path: Path, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> Ids:
+        return variants.read_ids(path, measured_variant(point.pass_index, doubts))
 
     def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
         return {} if gpu else CPU_FIRST_FILL

@@ -123,7 +123,7 @@ def test_any_form_of_the_url(path: str) -> None:
         assert ask(server.url + path).status == "ok"
 
 
-def test_extra_body_reaches_the_server() -> None:
+def test_extra_body_and_sampling_reach_the_server() -> None:
     with FakeServer() as server:
         ask(server.url, extra_body={"seed": 7, "temperature": 0.7})
         assert {"temperature": 0.7, "ignore_eos": True, "seed": 7}.items() <= server.requests[0].items()
