@@ -22,8 +22,6 @@ from longctx.processes.reaper import MASK
 from longctx.storage import parquet, token_file
 from pipeline import Finished, Pipeline, copy, running, until
 
-# One worker runs the campaign of all faults.
-pytestmark = pytest.mark.xdist_group("faults")
 TOKENS = 16
 SECRETS = {"HF_TOKEN": "hf_aTokenThatNobodyMaySee", "OPENAI_API_KEY": "sk-aKeyThatNobodyMaySee0123"}
 
