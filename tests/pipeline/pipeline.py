@@ -38,7 +38,7 @@ CONFIG: dict[str, Any] = {
         "cpu_kv_cache_gib": 2, "enforce_eager": True, "headroom_tokens": 64,
     },
 }  # fmt: skip
-PATIENCE_S = 300.0  # a limit for a machine that others use too; nothing waits for it
+PATIENCE_S = 1800.0  # a limit for a machine that others use too; nothing waits for it
 
 
 @dataclass(slots=True)

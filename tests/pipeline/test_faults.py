@@ -20,10 +20,8 @@ from busy import told
 from fakeserver import FakeServer
 from longctx.redaction import MASK
 from longctx.storage import parquet, token_file
-from pipeline import Finished, Pipeline, copy, until
+from pipeline import Finished, Pipeline, copy, running, until
 
-# One worker runs the campaign of all faults.
-pytestmark = pytest.mark.xdist_group("faults")
 TOKENS = 16
 SECRETS = {"HF_TOKEN": "hf_aTokenThatNobodyMaySee", "OPENAI_API_KEY": "sk-aKeyThatNobodyMaySee0123"}
 
@@ -89,10 +87,10 @@ def ran(prepared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SECRETS.items():
             patch.setenv(name, value)
-        snakemake = pipeline.start()
-        lines: set[str] = set()
-        until(lambda: lines.update(pipeline.processes().values()) or snakemake.poll() is not None)
-        done = pipeline.finish(snakemake)
+        with running(pipeline) as snakemake:
+            lines: set[str] = set()
+            until(lambda: lines.update(pipeline.processes().values()) or snakemake.poll() is not None)
+            done = pipeline.finish(snakemake)
     (pipeline.folder / "command_lines.txt").write_text("\n".join(lines))
     yield pipeline, done
     pipeline.nothing_left()

@@ -34,7 +34,6 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 pytestmark = [
     pytest.mark.serving,
-    pytest.mark.xdist_group("vllm"),
     pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm"),
 ]
 
