@@ -11,6 +11,8 @@ from longctx.plan.campaign_plan import plan_campaign
 from longctx.resources import MODELS_DIR
 from longctx.storage import parquet, schemas
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parents[3] / "scripts" / "plan.py"
 
 

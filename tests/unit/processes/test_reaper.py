@@ -63,6 +63,7 @@ def test_a_full_disk_is_told_once_and_the_server_is_still_read(monkeypatch: pyte
     assert [fields["errno"] for fields in told] == [errno.ENOSPC]
 
 
+@pytest.mark.process
 def test_a_process_is_known_by_pid_and_start() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         start = reaper.start_ticks(process.pid)

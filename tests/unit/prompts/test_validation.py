@@ -100,6 +100,7 @@ def test_a_smaller_embedding_than_the_vocabulary(tmp_path):
     assert row["ids_in_range"] is False
 
 
+@pytest.mark.process
 def test_the_script_knows_the_embedding_from_the_models_own_config(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tinytokenizers.fast_folder(), folder)
@@ -132,6 +133,7 @@ def test_parts_are_checked_across_row_groups(tmp_path, monkeypatch):
     assert seen[-1] == len(good_ids())
 
 
+@pytest.mark.process
 def test_the_script_warns_in_one_sentence_and_its_row_says_that_the_prompt_is_bad(tmp_path):
     path = write(tmp_path / "p.parquet", good_ids())
     command = [

@@ -19,6 +19,7 @@ def test_a_mode_without_a_prefill_has_no_ttft(mode: str) -> None:
     assert campaign_facet(mode).measures_ttft or not facet.ttft_is_cold
 
 
+@pytest.mark.process
 def test_measuring_and_starting_a_run_load_no_statistics() -> None:
     code = (
         "import sys; import longctx.measure.protocol, longctx.run.node_request, longctx.run.startup;"

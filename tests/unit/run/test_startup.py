@@ -196,6 +196,7 @@ def test_a_derived_file_that_is_cut_short_is_made_anew(content: bytes, capsys: p
     assert measured.exists(), "a measured one is no derived one"
 
 
+@pytest.mark.process
 def test_nothing_is_repaired_beside_a_live_run(start: Start) -> None:
     start("default")
     (torn,) = make("prompts/1Ki")
@@ -204,6 +205,7 @@ def test_nothing_is_repaired_beside_a_live_run(start: Start) -> None:
     assert torn.exists()
 
 
+@pytest.mark.process
 def test_a_repair_keeps_no_run_out(start: Start) -> None:
     repair_files(campaign())
     start("default")

@@ -65,6 +65,7 @@ print(made.size // 1024, peak_kib() - before)
 """
 
 
+@pytest.mark.process
 def test_memory_does_not_grow_with_the_prompt() -> None:
     """A body of 50 MB must not cost its own size, or that of its ids as a list."""
     scripts = Path(request_body.__file__).parents[3]

@@ -294,6 +294,7 @@ def test_the_files_follow_from_the_modes_and_from_runs_to_compare() -> None:
     }
 
 
+@pytest.mark.process
 def test_the_list_of_figures_needs_no_matplotlib() -> None:
     program = (
         "import sys; from longctx.report.figures import draw;"
