@@ -62,9 +62,8 @@ class Finished:
     def planned(self) -> Counter[str]:
         """Jobs by rule that a dry run (`-n`) would start."""
         table = self.output.rpartition("Job stats:")[2].partition("\n\n")[0]
-        return Counter({rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}) - Counter(
-            ("all", "total")
-        )
+        counts = re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)
+        return Counter({rule: int(n) for rule, n in counts if rule not in ("all", "total")})
 
 
 @dataclass(slots=True)
