@@ -58,6 +58,13 @@ class Finished:
         """Lines of ours, not of Snakemake's own."""
         return [line for line in self.output.splitlines() if line.startswith("longctx: ")]
 
+    @property
+    def planned(self) -> Counter[str]:
+        """Jobs by rule that a dry run (`-n`) would start."""
+        table = self.output.rpartition("Job stats:")[2].partition("\n\n")[0]
+        counts = re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)
+        return Counter({rule: int(n) for rule, n in counts if rule not in ("all", "total")})
+
 
 @dataclass(slots=True)
 class Pipeline:
