@@ -1,4 +1,4 @@
-"""`snakemake plan` shows the table, also when nothing has to be reckoned anew."""
+"""`snakemake plan` shows the table, also when nothing has to be computed again."""
 
 from pipeline import Pipeline
 
