@@ -36,8 +36,7 @@ class Display:
         self.phase(phase)
 
     def _writer_of(self, point: Point) -> StatusWriter:
-        path = status_path(self._campaign)
-        return StatusWriter(path, campaign=self._campaign.name, point=_key(point), expected=self._expected)
+        return StatusWriter(status_path(self._campaign), self._campaign.name, _key(point), self._expected)
 
     def phase(self, text: str) -> None:
         self._phase, self._since = f"{self._name}: {text}", time.monotonic()
@@ -53,13 +52,13 @@ class Display:
 
     def sample(self, now: PrefillProgress) -> None:
         """Show one look at a prefill."""
+        fields = asdict(now)
         if self._writer:
-            self._writer.update(**asdict(now))
+            self._writer.update(**fields)
         if now.tokens_done is None:
             self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
         else:
-            progress = prefill_text(now.tokens_done, now.tokens_total, now.rate_tok_s, now.elapsed_s, now.eta_s)
-            self._line.show(f"{self._phase}: {progress}")
+            self._line.show(f"{self._phase}: {prefill_text(fields)}")
 
     def end(self, state: str, reason: str | None = None) -> None:
         """Close the current point as 'done', 'failed' or 'interrupted'."""

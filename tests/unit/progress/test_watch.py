@@ -29,7 +29,7 @@ POINTS = [f"prefill/{length}/pass{p}" for length in ("1Ki", "64Ki") for p in (1,
 def writer(folder: Path, point: str = POINTS[0], **options: Any) -> Iterator[StatusWriter]:
     """A point's writer, used as a measurement uses it: what is open at the end is interrupted."""
     path = folder / "status.json"
-    status = StatusWriter(path, **({"campaign": "default", "point": point, "expected": POINTS} | options))
+    status = StatusWriter(path, options.get("campaign", "default"), point, options.get("expected", POINTS))
     status.update(phase="start")
     try:
         yield status
@@ -136,14 +136,20 @@ def test_a_run_tells_what_is_done_whatever_became_of_the_file(tmp_path: Path) ->
     assert states == ["done", "waiting", "waiting", "waiting"]
 
 
-def test_between_two_points_the_run_is_named_and_a_dead_one_is_said(tmp_path: Path) -> None:
+def test_between_two_points_the_run_is_named_and_a_dead_one_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(content: dict[str, Any], gone: bool | None) -> list[str]:
+        monkeypatch.setattr(watch, "writer_gone", lambda _: gone)
+        return render(content, 0.0)
+
     content = run_of(tmp_path, [])
     named = f"nothing is measured at the moment; the run (process {os.getpid()} on {platform.node()}) is at work"
     assert named in render(content, 0.0)
-    assert "no run is at work: the same command again continues" in render(content, 0.0, lambda _: True)
-    assert not [line for line in render(content, 0.0, lambda _: None) if "at work" in line]
+    assert "no run is at work: the same command again continues" in lines(content, True)
+    assert not [line for line in lines(content, None) if "at work" in line]
     over = run_of(tmp_path, POINTS)
-    assert not [line for line in render(over, 0.0, lambda _: True) if "at work" in line]
+    assert not [line for line in lines(over, True) if "at work" in line]
 
 
 def test_watching_does_not_end_while_a_run_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +157,8 @@ def test_watching_does_not_end_while_a_run_is_at_work(tmp_path: Path, monkeypatc
     looks = iter([False, False, True])
     monkeypatch.setattr(watch, "writer_gone", lambda _: next(looks))
     slept: list[float] = []
-    assert watch.watch(tmp_path, out=io.StringIO(), sleep=slept.append) == 0
+    monkeypatch.setattr(watch.time, "sleep", slept.append)
+    assert watch.watch(tmp_path, out=io.StringIO()) == 0
     assert len(slept) == 2
 
 
@@ -182,9 +189,10 @@ def test_a_new_phase_forgets_the_numbers_of_the_last(tmp_path: Path) -> None:
     assert entry["log_line"] == "x"
 
 
-def test_frequent_news_are_not_all_written(tmp_path: Path) -> None:
+def test_frequent_news_are_not_all_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    with writer(tmp_path, clock=lambda: now[0]) as one:
+    monkeypatch.setattr(status_file.time, "monotonic", lambda: now[0])
+    with writer(tmp_path) as one:
         for count in range(10):
             now[0] += 0.2
             one.update(tokens_done=count)
@@ -255,7 +263,8 @@ def test_watching_until_the_end(
         }
         (tmp_path / "status.json").write_text(json.dumps(content))
 
-    assert watch.watch(tmp_path, out=out, sleep=sleep) == 0
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    assert watch.watch(tmp_path, out=out) == 0
     text = out.getvalue()
     assert ("\x1b[" in text) is clears
     assert text.isascii()
@@ -282,8 +291,9 @@ def test_a_narrow_terminal_hides_nothing(
     }
     with writer(tmp_path, LADDER[-1], campaign="mi355x", expected=LADDER) as one:
         one.update(**at)
+        monkeypatch.setattr(watch.time, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            watch.watch(tmp_path, out=out, sleep=interrupt)
+            watch.watch(tmp_path, out=out)
     lines = out.getvalue().removeprefix("\x1b[H\x1b[J").splitlines()
     assert max(map(len, lines)) <= columns
     assert out.getvalue().isascii()
@@ -296,30 +306,14 @@ def interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_low_terminal_keeps_what_is_going_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((80, 10)))
-    out = Terminal()
-    for point in LADDER[:-1]:
-        with writer(tmp_path, point, campaign="c", expected=LADDER) as failed:
-            failed.finish("failed", "server_died")
-    with writer(tmp_path, LADDER[-1], campaign="c", expected=LADDER) as one:
-        one.update(phase="measuring")
-        with pytest.raises(KeyboardInterrupt):
-            watch.watch(tmp_path, out=out, sleep=interrupt)
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 9
-    assert any(line.startswith(LADDER[-1]) for line in lines)
-    assert "lines more: longctx watch --once" in lines[-1]
-
-
 def test_what_is_no_terminal_gets_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
     out = io.StringIO()
     with writer(tmp_path) as one:
         one.update(phase="x", log_line="y" * 100)
+        monkeypatch.setattr(watch.time, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            watch.watch(tmp_path, out=out, sleep=interrupt)
+            watch.watch(tmp_path, out=out)
     assert "y" * 100 in out.getvalue()
 
 
