@@ -21,7 +21,7 @@ def own_jobs() -> None:
 @contextmanager
 def ending_with_owner() -> Iterator[None]:
     """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does, and so does the owner's end."""
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     over, end = os.pipe()
     watcher = threading.Thread(target=_watch, args=(over,), daemon=True)
     watcher.start()
@@ -32,10 +32,6 @@ def ending_with_owner() -> Iterator[None]:
         watcher.join()
         os.close(over)
         signal.signal(signal.SIGTERM, previous)
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _watch(over: int) -> None:

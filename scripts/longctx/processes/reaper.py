@@ -94,22 +94,20 @@ def remove_sockets(folder: str | None) -> None:
             os.rmdir(folder)
 
 
-def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
+def run_stop_commands(commands: list[list[str]]) -> None:
     """Run each stop command, even if the one before failed."""
     for command in commands:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             null = subprocess.DEVNULL
-            subprocess.run(command, timeout=timeout_s, stdin=null, stdout=null, stderr=null, check=False)
+            subprocess.run(command, timeout=60.0, stdin=null, stdout=null, stderr=null, check=False)
 
 
 def amend_record(path: str, **fields: Any) -> None:
     """Set fields of the ownership record, if there still is one."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with contextlib.suppress(OSError, ValueError):
-        with open(path) as file:
-            record = json.load(file) | fields
-        with open(temporary, "w") as file:
-            json.dump(record, file)
+        with open(path) as file, open(temporary, "w") as amended:
+            json.dump(json.load(file) | fields, amended)
         os.replace(temporary, path)
 
 

@@ -50,10 +50,9 @@ class ProgressLine:
     """
 
     def __init__(self, label: str, total: int | None = None, out: TextIO | None = None) -> None:
-        self._label, self._total = label, total
+        self._label, self._total, self._done = label, total, 0
         self._line = TerminalLine(out, math.inf)
         self._start = self._shown = time.monotonic()
-        self._done = 0
 
     def __enter__(self) -> Self:
         goal = "" if self._total is None else f" ({human_count(self._total)} tokens)"
@@ -87,8 +86,3 @@ def prefill_text(look: Mapping[str, Any]) -> str:
     rate = "?" if rate_tok_s is None else f"{rate_tok_s:,.0f}"
     eta, elapsed = format_seconds(look.get("eta_s")), format_seconds(look.get("elapsed_s"))
     return f"{min(1.0, done / total):4.0%}, ETA {eta}, {done:,} of {total:,} tokens, {rate} tok/s, elapsed {elapsed}"
-
-
-def progress_bar(share: float, width: int) -> str:
-    """Return '[####----]' of `width` characters between the brackets."""
-    return f"[{'#' * int(min(1.0, share) * width):-<{width}}]"

@@ -5,7 +5,6 @@ capacity is the tokens done. Attention makes late tokens cost more than early on
 model t(n) = a·n + b·n², never the share of tokens. All times come from the monotonic clock.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -45,10 +44,9 @@ class Sampler:
     capacity_tokens: int | None = None
     before: Snapshot | None = None
     prior: Cost | None = None
-    watchdog: Watchdog = field(default_factory=lambda: Watchdog(math.inf))
+    watchdog: Watchdog = field(default_factory=Watchdog)
     on_sample: Callable[[PrefillProgress], None] | None = None
     interval_s: float = 1.0
-    clock: Callable[[], float] = time.monotonic
     _points: list[tuple[float, int]] = field(default_factory=list, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _decoding: bool = field(default=False, init=False)
@@ -56,11 +54,10 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.before is not None:
             self.watchdog.feed(self.before.activity())
-        self._start = self.clock()
+        self._start = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        self._start = self.clock()
         self._thread.start()
         return self
 
@@ -81,7 +78,7 @@ class Sampler:
         """Take one look now: feed the watchdog, hand what is known to on_sample, and return it."""
         snapshot = self.scrape()
         self.watchdog.feed(snapshot.activity() if snapshot else None)
-        elapsed_s = self.clock() - self._start
+        elapsed_s = time.monotonic() - self._start
         if self._decoding:
             return PrefillProgress(elapsed_s, self.tokens_total, self.tokens_total, eta_s=0.0)
         done = self._tokens_done(snapshot)
@@ -95,10 +92,8 @@ class Sampler:
         return progress
 
     def _tokens_done(self, snapshot: Snapshot | None) -> int | None:
-        if snapshot is None or snapshot.kv_usage is None:
-            return None
-        capacity = self.capacity_tokens or snapshot.kv_capacity_tokens
-        if capacity is None:
+        capacity = self.capacity_tokens or (snapshot.kv_capacity_tokens if snapshot else None)
+        if snapshot is None or snapshot.kv_usage is None or capacity is None:
             return None
         held_before = (self.before.kv_usage if self.before else None) or 0.0
         return min(self.tokens_total, max(0, round((snapshot.kv_usage - held_before) * capacity)))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -21,19 +21,17 @@ from longctx.storage.atomic import replacing
 from longctx.storage.locks import LockFile
 
 FORMAT = 1
-STATES = ("waiting", "running", "done", "failed", "interrupted")
+State = Literal["running", "done", "failed", "interrupted"]
 SHORTEST_INTERVAL_S = 0.5
 
 
-def read_status(path: Path | str) -> dict[str, Any] | None:
+def read_status(path: Path) -> dict[str, Any] | None:
     """Return the status file's content, or None where there is none that can be read."""
-    try:
-        content = orjson.loads(Path(path).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return None
-    return content if all(isinstance(content.get(part), dict) for part in ("points", "current")) else None
+    with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        content: dict[str, Any] = orjson.loads(path.read_bytes())
+        if content["format"] == FORMAT and isinstance(content["points"], dict) and isinstance(content["current"], dict):
+            return content
+    return None
 
 
 def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
@@ -49,11 +47,7 @@ def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[
 
 @contextlib.contextmanager
 def _changing(path: Path, campaign: str, points: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the file's content to be changed under its lock, and put it in place whole.
-
-    It has the campaign's points: those that an earlier configuration had are history. Where the writer of a current
-    one has ended, that is interrupted.
-    """
+    """Yield the file's content for these points, those whose writer has ended interrupted; put it in place whole."""
     with LockFile(path.with_name(f".{path.name}.lock")) as lock:
         lock.take(math.inf)
         status = read_status(path) or {"points": {}, "current": {}}
@@ -73,8 +67,8 @@ class StatusWriter:
 
     path: Path
     campaign: str
+    expected: Sequence[str]
     point: str
-    expected: Sequence[str] = ()
     _next: float = -math.inf
     _fields: dict[str, Any] = field(default_factory=this_process)
 
@@ -87,15 +81,10 @@ class StatusWriter:
         self._fields |= fields
         if "phase" in fields or time.monotonic() >= self._next:
             self._next = time.monotonic() + SHORTEST_INTERVAL_S
-            self._write("running")
+            self.write("running")
 
-    def finish(self, state: str, reason: str | None = None) -> None:
-        """Close the point as 'done', 'failed' or 'interrupted'."""
-        if state not in STATES:
-            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        self._write(state, reason)
-
-    def _write(self, state: str, reason: str | None = None) -> None:
+    def write(self, state: State, reason: str | None = None) -> None:
+        """Write the point's state, and while it is running what `update` was told."""
         with contextlib.suppress(OSError), _changing(self.path, self.campaign, self.expected) as status:
             status["points"][self.point] = {"state": state} | ({"reason": reason} if reason else {})
             status["current"].pop(self.point, None)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from longctx.processes import cpu_affinity
 from longctx.processes.identity import writer_gone
-from longctx.progress.lines import prefill_text, progress_bar
+from longctx.progress.lines import prefill_text
 from longctx.progress.status_file import read_status
 from longctx.units import format_seconds
 
@@ -68,8 +68,8 @@ def _current(point: str, entry: dict[str, Any], now: float, dead: bool) -> list[
     lines = [f"{head}, {format_seconds(max(0.0, now - entry.get('phase_started_at', now)))}"]
     done, total = entry.get("tokens_done"), entry.get("tokens_total")
     if done is not None and total:
-        bar = progress_bar(done / total, min(BAR_WIDTH, max(4, shutil.get_terminal_size().columns - 8)))
-        lines.append(f"{bar} {prefill_text(entry)}")
+        width = min(BAR_WIDTH, max(4, shutil.get_terminal_size().columns - 8))
+        lines.append(f"[{'#' * int(min(1.0, done / total) * width):-<{width}}] {prefill_text(entry)}")
     if entry.get("log_line"):
         lines.append(f"server log: {entry['log_line']}")
     return lines

@@ -1,7 +1,7 @@
 import io
 
 import pytest
-from longctx.progress.lines import ProgressLine, TerminalLine, prefill_text, progress_bar
+from longctx.progress.lines import ProgressLine, TerminalLine, prefill_text
 from longctx.units import human_count
 
 
@@ -62,11 +62,6 @@ def test_an_error_is_not_an_end():
 
 def test_counts_for_people():
     assert [human_count(n) for n in (7, 1500, 2_500_000, 3e9)] == ["7", "1.5k", "2.5M", "3.0G"]
-
-
-@pytest.mark.parametrize(("done", "hashes"), [(0, 0), (50, 15), (99, 29), (100, 30), (120, 30)])
-def test_the_bar(done: int, hashes: int) -> None:
-    assert progress_bar(done / 100, 30) == "[" + "#" * hashes + "-" * (30 - hashes) + "]"
 
 
 def test_one_sentence_about_a_prefill() -> None:
