@@ -24,13 +24,9 @@ class ServerError(LongctxError):
     the KV cache would hold, where the reason is 'kv_too_small' and the server logged it.
     """
 
-    def __init__(
-        self, message: str, reason: str = "server_died", log_tail: str = "", kv_tokens: int | None = None
-    ) -> None:
+    def __init__(self, message: str, reason: str = "server_died", log_tail: str = "", kv_tokens: int | None = None):
         super().__init__(message)
-        self.reason = reason
-        self.log_tail = log_tail
-        self.kv_tokens = kv_tokens
+        self.reason, self.log_tail, self.kv_tokens = reason, log_tail, kv_tokens
 
 
 class DataError(LongctxError):

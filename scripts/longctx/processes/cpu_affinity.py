@@ -15,11 +15,8 @@ from pathlib import Path
 def keep_off(pids: Iterable[int]) -> Iterator[None]:
     """Run the block, in this thread and those that it starts, off the processors that threads of `pids` are bound to.
 
-    Nothing changes where no processor would be left, and on systems that cannot say.
+    Nothing changes where no processor would be left.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
     before = os.sched_getaffinity(0)
     left = before - bound_cpus(pids)
     if left:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from longctx.processes.reaper import all_processes, descendants_in, start_ticks
+from longctx.processes.reaper import all_processes, descendants, start_ticks
 
 MARKER = "LONGCTX_OWNER"
 
@@ -37,5 +37,5 @@ def marked(owner_id: str) -> dict[int, int]:
     for pid, (_, state, start) in table.items():
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             if state != "Z" and needle in file.read() + b"\0":
-                processes |= {pid: start} | descendants_in(table, pid)
+                processes |= {pid: start} | descendants(pid, table)
     return processes

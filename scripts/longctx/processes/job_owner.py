@@ -5,7 +5,7 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from longctx.processes.identity import boot_id
 from longctx.processes.reaper import start_ticks
@@ -21,7 +21,7 @@ def own_jobs() -> None:
 @contextmanager
 def ending_with_owner() -> Iterator[None]:
     """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does, and so does the owner's end."""
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     over, end = os.pipe()
     watcher = threading.Thread(target=_watch, args=(over,), daemon=True)
     watcher.start()
@@ -34,27 +34,13 @@ def ending_with_owner() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _watch(over: int) -> None:
     """Wait for the owner's end or for ours. An owner with another boot id runs on another host: ignore it."""
     words = os.environ.get(OWNER_VARIABLE, "").split()
-    if len(words) == 3 and words[2] == boot_id() and _outlived(int(words[0]), int(words[1]), over):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _outlived(pid: int, start: int, over: int) -> bool:
-    """Return True once process `pid` is gone, False once the pipe `over` is closed."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        if start_ticks(pid) != start:
-            return True
-        ready, _, _ = select.select([handle, over], [], [])
-        return over not in ready
-    finally:
-        os.close(handle)
+    if len(words) != 3 or words[2] != boot_id():
+        return
+    pid, start = int(words[0]), int(words[1])
+    with suppress(OSError), open(os.pidfd_open(pid), "rb", buffering=0) as owner:
+        if start_ticks(pid) == start and over in select.select([owner.fileno(), over], [], [])[0]:
+            return
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,28 +1,24 @@
 """What is launched, and its ownership."""
 
-import uuid
+import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """The ownership of one server start. `id` is its own."""
 
-    id: str
     campaign: str
     run_dir: Path
+    id: str = field(default_factory=partial(secrets.token_hex, 6))
 
     @property
     def name(self) -> str:
         """The unique name of this start's container and of its folder for sockets."""
         return f"longctx-{self.id}"
-
-    @classmethod
-    def new(cls, campaign: str, run_dir: Path) -> Self:
-        """Return one with a new id."""
-        return cls(uuid.uuid4().hex[:12], campaign, run_dir)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ to the owner's process group does not reach it; it is the subreaper of everythin
 escapes by a double fork or a session of its own. It copies the server's output to the log, secret values masked, and
 removes the shared memory and the sockets that a server leaves behind.
 
-    python -I -S reaper.py SPEC      SPEC is JSON: command, log_path, record_path, stop_commands, grace_s, owner_pid,
-                                 holds_stdin, sockets, secret_variables (whose values are masked, longest first), mask
+    python -I -S reaper.py SPEC      SPEC is JSON: the ownership record, record_path, command, log_path, grace_s,
+                                 holds_stdin, secret_variables (whose values are masked, longest first), mask
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
-event a line: started {pid}, failed {detail}, exited {code}, log_error {errno, detail}. It ends when all is over.
+object a line: {pid} of the started server, {failure} to start it, its {exit_code}, {log_error}. It ends when all
+is over.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -37,23 +38,21 @@ def start_ticks(pid: int) -> int | None:
     return None if entry is None or entry[1] == "Z" else entry[2]
 
 
-def descendants(root: int) -> dict[int, int]:
-    """Return {pid: start_ticks} of everything below `root`, zombies left out."""
-    return descendants_in(all_processes(), root)
-
-
 def send(pid: int, start: int, signum: int) -> None:
     """Signal a process if it is still the one that started at `start`; a reused pid is left alone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
+    with contextlib.suppress(OSError), open(os.pidfd_open(pid), "rb", buffering=0) as handle:
         if start_ticks(pid) == start:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signum)
-    finally:
-        os.close(handle)
+            signal.pidfd_send_signal(handle.fileno(), signum)
+
+
+def end_processes(find: Callable[[], dict[int, int]], signum: int, patience_s: float) -> None:
+    """Signal each process that `find` returns ({pid: start_ticks}), until there is none or the patience ends."""
+    deadline, sent = time.monotonic() + patience_s, set[tuple[int, int]]()
+    while (left := find()) and time.monotonic() < deadline:
+        for process in left.items() - sent:
+            send(*process, signum)
+        sent |= left.items()
+        time.sleep(0.05)
 
 
 def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
@@ -67,8 +66,9 @@ def shared_memory(pids: Iterable[int]) -> dict[str, list[int]]:
             for line in file:
                 fields = line.split(maxsplit=5)
                 if len(fields) == 6 and fields[5].startswith(SHARED_MEMORY.encode()):
+                    major, minor = (int(part, 16) for part in fields[3].split(b":"))
                     path = os.fsdecode(fields[5].rstrip(b"\n"))
-                    if _identity(path) == (identity := [_device(fields[3]), int(fields[4])]):
+                    if _identity(path) == (identity := [os.makedev(major, minor), int(fields[4])]):
                         files[path] = identity
     return files
 
@@ -94,22 +94,20 @@ def remove_sockets(folder: str | None) -> None:
             os.rmdir(folder)
 
 
-def run_stop_commands(commands: list[list[str]], timeout_s: float = 60.0) -> None:
+def run_stop_commands(commands: list[list[str]]) -> None:
     """Run each stop command, even if the one before failed."""
     for command in commands:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             null = subprocess.DEVNULL
-            subprocess.run(command, timeout=timeout_s, stdin=null, stdout=null, stderr=null, check=False)
+            subprocess.run(command, timeout=60.0, stdin=null, stdout=null, stderr=null, check=False)
 
 
 def amend_record(path: str, **fields: Any) -> None:
     """Set fields of the ownership record, if there still is one."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with contextlib.suppress(OSError, ValueError):
-        with open(path) as file:
-            record = json.load(file) | fields
-        with open(temporary, "w") as file:
-            json.dump(record, file)
+        with open(path) as file, open(temporary, "w") as amended:
+            json.dump(json.load(file) | fields, amended)
         os.replace(temporary, path)
 
 
@@ -118,12 +116,6 @@ def _identity(path: str) -> list[int] | None:
         status = os.stat(path)
         return [status.st_dev, status.st_ino]
     return None
-
-
-def _device(word: bytes) -> int:
-    """Return the device number that /proc writes as major:minor, in hexadecimal."""
-    major, minor = word.split(b":")
-    return os.makedev(int(major, 16), int(minor, 16))
 
 
 def _stat(pid: int) -> tuple[int, str, int] | None:
@@ -141,7 +133,9 @@ def all_processes() -> dict[int, tuple[int, str, int]]:
     return {pid: entry for pid, entry in entries if entry is not None}
 
 
-def descendants_in(table: dict[int, tuple[int, str, int]], root: int) -> dict[int, int]:
+def descendants(root: int, table: dict[int, tuple[int, str, int]] | None = None) -> dict[int, int]:
+    """Return {pid: start_ticks} of everything below `root`, zombies left out; `table` is what `all_processes` gave."""
+    table = all_processes() if table is None else table
     children: dict[int, list[int]] = {}
     for pid, (parent, _, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -211,14 +205,14 @@ class LogPump(threading.Thread):
                 data = data[os.write(self.log, data) :]
         except OSError as error:
             if not self.failed:
-                emit("log_error", errno=error.errno, detail=error.strerror)
+                emit(log_error=error.strerror)
             self.failed = True
 
 
-def emit(event: str, **fields: Any) -> None:
+def emit(**event: Any) -> None:
     """Send an event to the owner, if it still lives."""
     with contextlib.suppress(OSError):
-        os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
+        os.write(1, json.dumps(event).encode() + b"\n")
 
 
 def wait_for_end(child: int, owner: int, wake: int, memory: SharedMemory) -> int | None:
@@ -229,11 +223,8 @@ def wait_for_end(child: int, owner: int, wake: int, memory: SharedMemory) -> int
     while (code := collect(child)) is None:
         memory.look()
         ready, _, _ = select.select(watched, [], [], 1.0)
-        if wake in ready and signal.SIGTERM in os.read(wake, 4096):
-            return None
-        if 0 in ready and not os.read(0, 4096):
-            return None
-        if set(ready) - {0, wake}:
+        ended = wake in ready and signal.SIGTERM in os.read(wake, 4096)
+        if ended or (0 in ready and not os.read(0, 4096)) or set(ready) - {0, wake}:
             return None
     return code
 
@@ -250,30 +241,21 @@ def collect(child: int) -> int | None:
 
 def end_all(child: int, alive: bool, stop_commands: list[list[str]], grace_s: float) -> list[int]:
     """Stop by command, then TERM the child, then TERM and KILL whatever is left below us; return what resists."""
+
+    def below() -> dict[int, int]:
+        collect(child)
+        return descendants(os.getpid())
+
+    def child_alone() -> dict[int, int]:
+        return {pid: start for pid, start in below().items() if pid == child}
+
     run_stop_commands(stop_commands)
-    me = os.getpid()
-    if alive and (start := start_ticks(child)) is not None:
-        send(child, start, signal.SIGTERM)
-        settle(lambda: start_ticks(child) != start, grace_s, child)
-    for signum, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 20.0)):
-        deadline = time.monotonic() + patience_s
-        while (left := descendants(me)) and time.monotonic() < deadline:
-            for pid, start in left.items():
-                send(pid, start, signum)
-            settle(lambda: not descendants(me), 0.5, child)
+    end_processes(child_alone, signal.SIGTERM, grace_s)
+    end_processes(below, signal.SIGTERM, 3.0)
+    end_processes(below, signal.SIGKILL, 20.0)
     if alive:
         run_stop_commands(stop_commands)  # a container that was just being made when they ran first
-    return sorted(descendants(me))
-
-
-def settle(done: Any, patience_s: float, child: int) -> None:
-    """Wait until `done()` or the patience ends, reaping meanwhile."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        collect(child)
-        if done():
-            return
-        time.sleep(0.02)
+    return sorted(below())
 
 
 def prepare_process() -> int:
@@ -309,17 +291,16 @@ def main() -> None:
             spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True, preexec_fn=child_setup
         ).pid
     except OSError as error:
-        emit("failed", detail=f"{error.filename}: {error.strerror}")
+        emit(failure=f"{error.filename}: {error.strerror}")
         return
     os.close(sink)
     pump.start()
-    start = start_ticks(child)
-    amend_record(spec["record_path"], pid=child, start=start, reaper=os.getpid())
-    emit("started", pid=child)
+    amend_record(spec["record_path"], pid=child, start=start_ticks(child), reaper=os.getpid())
+    emit(pid=child)
     memory = SharedMemory(spec["record_path"])
-    code = wait_for_end(child, spec["owner_pid"], wake, memory)
+    code = wait_for_end(child, spec["owner"], wake, memory)
     if code is not None:
-        emit("exited", code=code)
+        emit(exit_code=code)
     memory.look(now=True)
     left = end_all(child, code is None, spec["stop_commands"], spec["grace_s"])
     pump.join(2.0)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
@@ -26,12 +26,12 @@ from longctx.redaction import MASK, secret_variables
 class SupervisedProcess:
     """A program that runs under the reaper. Made by `start`, which waits until it runs."""
 
-    def __init__(self, launch: Launch, owner_id: str, record_path: Path, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, record: dict[str, Any], record_path: Path, process: "subprocess.Popen[bytes]") -> None:
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.failure: str | None = None  # why the program could not even be run
         self.log_error: str | None = None
-        self._launch, self._owner_id, self._record_path, self._reaper = launch, owner_id, record_path, process
+        self._record, self._record_path, self._reaper = record, record_path, process
         self._ended, self._settled = threading.Event(), threading.Event()
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
@@ -39,28 +39,15 @@ class SupervisedProcess:
     def start(cls, launch: Launch, ownership: Ownership, port: int, log_path: Path) -> Self:
         """Start the program and return once it runs; ServerError(reason='server_start') where it cannot be run."""
         record_path = ownership.run_dir / f"server-{ownership.id}.json"
-        _write_record(record_path, launch, ownership, port)
-        spec = {
-            "command": launch.command,
-            "log_path": str(log_path),
-            "record_path": str(record_path),
-            "stop_commands": launch.stop_commands,
-            "grace_s": GRACE_S,
-            "owner_pid": os.getpid(),
-            "holds_stdin": launch.holds_stdin,
-            "sockets": launch.sockets,
-            "secret_variables": secret_variables(launch.env),  # their names: a command line is no place for values
-            "mask": MASK,
-        }
-        reaper_process = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)],
-            env=launch.env | {MARKER: ownership.id},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        started = cls(launch, ownership.id, record_path, reaper_process)
+        record = _write_record(record_path, launch, ownership, port)
+        spec = record | {"record_path": str(record_path), "command": launch.command, "log_path": str(log_path)}
+        spec |= {"grace_s": GRACE_S, "holds_stdin": launch.holds_stdin, "mask": MASK}
+        # their names: a command line is no place for values
+        spec |= {"secret_variables": secret_variables(launch.env)}
+        command = [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)]
+        env, pipe, null = launch.env | {MARKER: ownership.id}, subprocess.PIPE, subprocess.DEVNULL
+        process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)
+        started = cls(record, record_path, process)
         started._listener.start()
         started._settled.wait(REAPER_PATIENCE_S)
         if started.failure:
@@ -86,7 +73,7 @@ class SupervisedProcess:
         if self._reaper.stdin:
             self._reaper.stdin.close()
         try:
-            self._reaper.wait(GRACE_S + REAPER_PATIENCE_S + 60.0 * len(self._launch.stop_commands))
+            self._reaper.wait(GRACE_S + REAPER_PATIENCE_S + 60.0 * len(self._record["stop_commands"]))
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()
@@ -95,7 +82,7 @@ class SupervisedProcess:
             self._reaper.stdout.close()
         self._ended.set()
         # normally nothing is left to do: this is for a reaper that was itself killed
-        return end_unreaped(self._record_path, self._owner_id, self._launch.stop_commands, self._launch.sockets)
+        return end_unreaped(self._record_path, self._record)
 
     def describe_exit(self) -> str:
         """Return how the program ended, for a sentence that begins with its name."""
@@ -110,39 +97,23 @@ class SupervisedProcess:
         assert self._reaper.stdout is not None
         for line in self._reaper.stdout:
             event = json.loads(line)
-            match event["event"]:
-                case "started":
-                    self.pid = event["pid"]
-                case "failed":
-                    self.failure = event["detail"]
-                    self._ended.set()
-                case "exited":
-                    self.exit_code = event["code"]
-                    self._ended.set()
-                case "log_error":
-                    self.log_error = event["detail"]
+            self.pid = event.get("pid", self.pid)
+            self.failure = event.get("failure", self.failure)
+            self.log_error = event.get("log_error", self.log_error)
+            if "exit_code" in event:
+                self.exit_code = event["exit_code"]
+                self._ended.set()
             self._settled.set()
         self._ended.set()
         self._settled.set()
 
 
-def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -> None:
+def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -> dict[str, Any]:
     """Write the record, then make the folder for the sockets, so that a later run can find and remove it."""
-    owner = this_process()
-    record = {
-        "id": ownership.id,
-        "campaign": ownership.campaign,
-        "host": owner["host"],
-        "boot": owner["boot"],
-        "port": port,
-        "owner": owner["pid"],
-        "owner_start": owner["start"],
-        "reaper": None,
-        "pid": None,
-        "start": None,
-        "stop_commands": launch.stop_commands,
-        "sockets": launch.sockets,
-    }
+    me = this_process()
+    record = {"id": ownership.id, "campaign": ownership.campaign, "host": me["host"], "boot": me["boot"], "port": port}
+    record |= {"owner": me["pid"], "owner_start": me["start"], "reaper": None, "pid": None, "start": None}
+    record |= {"stop_commands": launch.stop_commands, "sockets": launch.sockets}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
@@ -151,6 +122,6 @@ def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -
     except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink()
-        raise ServerError(
-            f"{error.filename or path}: {error.strerror}; no server is started", "server_start"
-        ) from error
+        message = f"{error.filename or path}: {error.strerror}; no server is started"
+        raise ServerError(message, "server_start") from error
+    return record

@@ -1,15 +1,17 @@
 """Shows a running measurement: one line on the terminal, and the status file for `longctx watch`."""
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import output_path, status_path
 from longctx.campaign.point import Point
 from longctx.progress.lines import TerminalLine, prefill_text
 from longctx.progress.sampler import PrefillProgress
-from longctx.progress.status_file import StatusWriter, note_run
+from longctx.progress.status_file import State, StatusWriter, note_run
 from longctx.units import format_seconds
 
 # vLLM prints its whole configuration in one line.
@@ -20,9 +22,9 @@ class Display:
     """The current point's state. `say` writes permanent lines (and the log); this object shows the moving line."""
 
     def __init__(self, campaign: Campaign, say: Callable[[str], None]) -> None:
-        self._campaign, self._log = campaign, say
-        self._line = TerminalLine()
-        self._expected = [_key(point) for point in campaign.points()]
+        self._log, self._line = say, TerminalLine()
+        expected = [_key(point) for point in campaign.points()]
+        self._new_writer = functools.partial(StatusWriter, status_path(campaign), campaign.name, expected)
         self._writer: StatusWriter | None = None
         self._name, self._phase, self._since = "", "", time.monotonic()
 
@@ -32,40 +34,34 @@ class Display:
 
     def begin(self, point: Point, phase: str) -> None:
         """Make `point` the current one."""
-        self._writer, self._name = self._writer_of(point), point.name
+        self._writer, self._name = self._new_writer(_key(point)), point.name
         self.phase(phase)
-
-    def _writer_of(self, point: Point) -> StatusWriter:
-        path = status_path(self._campaign)
-        return StatusWriter(path, campaign=self._campaign.name, point=_key(point), expected=self._expected)
 
     def phase(self, text: str) -> None:
         self._phase, self._since = f"{self._name}: {text}", time.monotonic()
-        if self._writer:
-            self._writer.update(phase=text)
-        self._line.show(self._phase)
+        self._show(self._phase, phase=text)
 
     def log_line(self, line: str) -> None:
         """Show the server's last log line while it starts."""
-        if self._writer:
-            self._writer.update(log_line=line[:LOG_CHARACTERS])
-        self._line.show(f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}")
+        text = f"{self._phase}, {format_seconds(time.monotonic() - self._since)}: {line}"
+        self._show(text, log_line=line[:LOG_CHARACTERS])
 
     def sample(self, now: PrefillProgress) -> None:
         """Show one look at a prefill."""
-        if self._writer:
-            self._writer.update(**asdict(now))
-        if now.tokens_done is None:
-            self._line.show(f"{self._phase}, {format_seconds(now.elapsed_s)}")
-        else:
-            progress = prefill_text(now.tokens_done, now.tokens_total, now.rate_tok_s, now.elapsed_s, now.eta_s)
-            self._line.show(f"{self._phase}: {progress}")
+        fields = asdict(now)
+        known = f", {format_seconds(now.elapsed_s)}" if now.tokens_done is None else f": {prefill_text(fields)}"
+        self._show(f"{self._phase}{known}", **fields)
 
-    def end(self, state: str, reason: str | None = None) -> None:
+    def _show(self, text: str, **fields: Any) -> None:
+        if self._writer:
+            self._writer.update(**fields)
+        self._line.show(text)
+
+    def end(self, state: State, reason: str | None = None) -> None:
         """Close the current point as 'done', 'failed' or 'interrupted'."""
         self._line.finish()
         if self._writer:
-            self._writer.finish(state, reason)
+            self._writer.write(state, reason)
         self._writer = None
 
     def close(self) -> None:
@@ -75,7 +71,7 @@ class Display:
 
     def done(self, point: Point) -> None:
         """Mark a point as done, whenever it was measured."""
-        self._writer_of(point).finish("done")
+        self._new_writer(_key(point)).write("done")
 
 
 def note_campaign(campaign: Campaign) -> None:

@@ -4,8 +4,8 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import Self, TextIO
+from collections.abc import Mapping
+from typing import Any, Self, TextIO
 
 from longctx.progress.log import BrokenPipeTolerantStream
 from longctx.units import format_seconds, human_count
@@ -17,13 +17,10 @@ SHORTEST_INTERVAL_S = 0.2
 class TerminalLine:
     """Shows one changing line. Not on a terminal: a full line at first and then at most every `quiet_s`."""
 
-    def __init__(
-        self, out: TextIO | None = None, *, quiet_s: float = QUIET_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._out, self._quiet_s, self._clock = BrokenPipeTolerantStream(out or sys.stderr), quiet_s, clock
+    def __init__(self, out: TextIO | None = None, quiet_s: float = QUIET_S) -> None:
+        self._out, self._quiet_s = BrokenPipeTolerantStream(out or sys.stderr), quiet_s
         self._tty = self._out.isatty()
-        self._shown = 0
-        self._next = -math.inf
+        self._shown, self._next = 0, -math.inf
 
     def show(self, text: str) -> None:
         """Replace the line's text."""
@@ -31,16 +28,15 @@ class TerminalLine:
             text = text[: shutil.get_terminal_size().columns - 1]
             self._write("\r" + text.ljust(self._shown))
             self._shown = len(text)
-        elif self._clock() >= self._next:
-            self._next = self._clock() + self._quiet_s
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._quiet_s
             self._write(text + "\n")
 
     def finish(self, last: str = "") -> None:
         """Clear the line before a permanent one, such as `last`, is printed."""
         clear = "\r" + " " * self._shown + "\r" if self._shown else ""
         self._shown = 0
-        if clear or last:
-            self._write(clear + (f"{last}\n" if last else ""))
+        self._write(clear + (f"{last}\n" if last else ""))
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -48,19 +44,18 @@ class TerminalLine:
 
 
 class ProgressLine:
-    """`with ProgressLine("corpus", total) as progress: progress(done)`; `total` None when unknown.
+    """`with ProgressLine("corpus", total) as progress: progress(done)`; `total` tokens, None when unknown.
 
     Not on a terminal: a line at the start and one at the end.
     """
 
-    def __init__(self, label: str, total: int | None = None, unit: str = "tokens", out: TextIO | None = None) -> None:
-        self._label, self._total, self._unit = label, total, unit
-        self._line = TerminalLine(out, quiet_s=math.inf)
+    def __init__(self, label: str, total: int | None = None, out: TextIO | None = None) -> None:
+        self._label, self._total, self._done = label, total, 0
+        self._line = TerminalLine(out, math.inf)
         self._start = self._shown = time.monotonic()
-        self._done = 0
 
     def __enter__(self) -> Self:
-        goal = "" if self._total is None else f" ({human_count(self._total)} {self._unit})"
+        goal = "" if self._total is None else f" ({human_count(self._total)} tokens)"
         self._line.show(f"{self._label}{goal} …")
         return self
 
@@ -79,21 +74,15 @@ class ProgressLine:
         seconds = time.monotonic() - self._start
         of = f" of {human_count(self._total)}" if self._total else ""
         rate = f", {human_count(self._done / seconds)}/s" if seconds > 0.1 else ""
-        return f"{self._label}: {human_count(self._done)}{of} {self._unit}, {seconds:.1f} s{rate}"
+        return f"{self._label}: {human_count(self._done)}{of} tokens, {seconds:.1f} s{rate}"
 
 
-def prefill_text(done: int, total: int, rate_tok_s: float | None, elapsed_s: float | None, eta_s: float | None) -> str:
-    """Return ' 50%, ETA 24 s, 32,768 of 65,536 tokens, 4,096 tok/s, elapsed 8.0 s'.
+def prefill_text(look: Mapping[str, Any]) -> str:
+    """Return ' 50%, ETA 24 s, 32,768 of 65,536 tokens, 4,096 tok/s, elapsed 8.0 s' for fields of a PrefillProgress.
 
     A narrow terminal cuts the end, so what is waited for comes first.
     """
-    rate = "? tok/s" if rate_tok_s is None else f"{rate_tok_s:,.0f} tok/s"
-    return (
-        f"{min(1.0, done / total):4.0%}, ETA {format_seconds(eta_s)}, {done:,} of {total:,} tokens, {rate},"
-        f" elapsed {format_seconds(elapsed_s)}"
-    )
-
-
-def progress_bar(share: float, width: int) -> str:
-    """Return '[####----]' of `width` characters between the brackets."""
-    return f"[{'#' * int(min(1.0, share) * width):-<{width}}]"
+    done, total, rate_tok_s = look["tokens_done"], look["tokens_total"], look.get("rate_tok_s")
+    rate = "?" if rate_tok_s is None else f"{rate_tok_s:,.0f}"
+    eta, elapsed = format_seconds(look.get("eta_s")), format_seconds(look.get("elapsed_s"))
+    return f"{min(1.0, done / total):4.0%}, ETA {eta}, {done:,} of {total:,} tokens, {rate} tok/s, elapsed {elapsed}"

@@ -33,15 +33,13 @@ class BrokenPipeTolerantStream:
         try:
             act(*arguments)
         except OSError as error:
-            if error.errno in (errno.EPIPE, errno.EIO):
-                self._give_up()
-
-    def _give_up(self) -> None:
-        """Send this stream, and what shares its file, to nowhere: also for programs started from here, and at exit."""
-        with suppress(OSError), open(os.devnull, "w") as nowhere:
-            gone = self._stream.fileno()
-            for handle in [handle for handle in {1, 2, gone} if os.path.sameopenfile(handle, gone)]:
-                os.dup2(nowhere.fileno(), handle)
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                return
+            # To nowhere from now on, with what shares the file: also for programs started from here, and at exit.
+            with suppress(OSError), open(os.devnull, "w") as nowhere:
+                gone = self._stream.fileno()
+                for handle in [handle for handle in {1, 2, gone} if os.path.sameopenfile(handle, gone)]:
+                    os.dup2(nowhere.fileno(), handle)
 
 
 def tolerate_broken_pipes(logger: str) -> None:

@@ -44,22 +44,20 @@ class Sampler:
     capacity_tokens: int | None = None
     before: Snapshot | None = None
     prior: Cost | None = None
-    watchdog: Watchdog | None = None
+    watchdog: Watchdog = field(default_factory=Watchdog)
     on_sample: Callable[[PrefillProgress], None] | None = None
     interval_s: float = 1.0
-    clock: Callable[[], float] = time.monotonic
     _points: list[tuple[float, int]] = field(default_factory=list, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _decoding: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.watchdog is not None and self.before is not None:
+        if self.before is not None:
             self.watchdog.feed(self.before.activity())
-        self._start = self.clock()
+        self._start = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        self._start = self.clock()
         self._thread.start()
         return self
 
@@ -70,8 +68,7 @@ class Sampler:
     def token_came(self, elapsed_s: float | None = None) -> None:
         """Take note of a token, the first of which ends the prefill (give this to the client as on_token)."""
         self._decoding = True
-        if self.watchdog is not None:
-            self.watchdog.touch()
+        self.watchdog.touch()
 
     def _run(self) -> None:
         while not self._stop.wait(DECODE_INTERVAL_S if self._decoding else self.interval_s):
@@ -80,9 +77,8 @@ class Sampler:
     def observe(self) -> PrefillProgress:
         """Take one look now: feed the watchdog, hand what is known to on_sample, and return it."""
         snapshot = self.scrape()
-        if self.watchdog is not None:
-            self.watchdog.feed(snapshot.activity() if snapshot else None)
-        elapsed_s = self.clock() - self._start
+        self.watchdog.feed(snapshot.activity() if snapshot else None)
+        elapsed_s = time.monotonic() - self._start
         if self._decoding:
             return PrefillProgress(elapsed_s, self.tokens_total, self.tokens_total, eta_s=0.0)
         done = self._tokens_done(snapshot)
@@ -96,19 +92,15 @@ class Sampler:
         return progress
 
     def _tokens_done(self, snapshot: Snapshot | None) -> int | None:
-        if snapshot is None or snapshot.kv_usage is None:
-            return None
-        capacity = self.capacity_tokens or snapshot.kv_capacity_tokens
-        if capacity is None:
+        capacity = self.capacity_tokens or (snapshot.kv_capacity_tokens if snapshot else None)
+        if snapshot is None or snapshot.kv_usage is None or capacity is None:
             return None
         held_before = (self.before.kv_usage if self.before else None) or 0.0
         return min(self.tokens_total, max(0, round((snapshot.kv_usage - held_before) * capacity)))
 
     def _rate(self, elapsed_s: float) -> float | None:
-        recent = [point for point in self._points[-2:-40:-1] if point[0] >= elapsed_s - RATE_WINDOW_S]
-        if not recent and len(self._points) > 1:
-            recent = [self._points[-2]]
-        if not recent:
+        window = [point for point in self._points[-2:-40:-1] if point[0] >= elapsed_s - RATE_WINDOW_S]
+        if not (recent := window or self._points[-2:-1]):
             return None
         (first_s, first), (last_s, last) = recent[-1], self._points[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None

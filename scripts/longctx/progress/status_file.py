@@ -9,10 +9,10 @@ it, never harms a measurement.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -21,46 +21,40 @@ from longctx.storage.atomic import replacing
 from longctx.storage.locks import LockFile
 
 FORMAT = 1
-STATES = ("waiting", "running", "done", "failed", "interrupted")
+State = Literal["running", "done", "failed", "interrupted"]
 SHORTEST_INTERVAL_S = 0.5
 
 
-def read_status(path: Path | str) -> dict[str, Any] | None:
+def read_status(path: Path) -> dict[str, Any] | None:
     """Return the status file's content, or None where there is none that can be read."""
-    try:
-        content = orjson.loads(Path(path).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return None
-    return content if all(isinstance(content.get(part), dict) for part in ("points", "current")) else None
+    with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        content: dict[str, Any] = orjson.loads(path.read_bytes())
+        if content["format"] == FORMAT and isinstance(content["points"], dict) and isinstance(content["current"], dict):
+            return content
+    return None
 
 
 def note_run(path: Path, campaign: str, points: Sequence[str], done: Collection[str]) -> None:
     """Write that this process is at work on a campaign, and which of its points are done."""
-    with contextlib.suppress(OSError), _changing(path, campaign) as status:
-        ended = {name: at for name, at in status["points"].items() if at.get("state") in ("failed", "interrupted")}
-        status["points"] = {
-            point: {"state": "done"} if point in done else ended.get(point, {"state": "waiting"}) for point in points
-        }
+    with contextlib.suppress(OSError), _changing(path, campaign, points) as status:
+        for point, entry in status["points"].items():
+            if point in done:
+                status["points"][point] = {"state": "done"}
+            elif entry.get("state") not in ("failed", "interrupted"):
+                status["points"][point] = {"state": "waiting"}
         status["run"] = this_process()
-        _settle(status)
-
-
-def _settle(status: dict[str, Any]) -> None:
-    """Turn current points whose writer has ended into interrupted ones."""
-    for point in [name for name, entry in status["current"].items() if writer_gone(entry)]:
-        del status["current"][point]
-        if point in status["points"]:
-            status["points"][point] = {"state": "interrupted"}
 
 
 @contextlib.contextmanager
-def _changing(path: Path, campaign: str) -> Iterator[dict[str, Any]]:
-    """Yield the file's content to be changed under its lock, and put it in place whole."""
+def _changing(path: Path, campaign: str, points: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the file's content for these points, those whose writer has ended interrupted; put it in place whole."""
     with LockFile(path.with_name(f".{path.name}.lock")) as lock:
         lock.take(math.inf)
         status = read_status(path) or {"points": {}, "current": {}}
+        gone = {point: {"state": "interrupted"} for point, entry in status["current"].items() if writer_gone(entry)}
+        known = status["points"] | gone
+        status["points"] = {point: known.get(point, {"state": "waiting"}) for point in points}
+        status["current"] = {point: entry for point, entry in status["current"].items() if point not in gone}
         status |= {"format": FORMAT, "campaign": campaign, "updated_at": time.time()}
         yield status
         with replacing(path, fsync=False) as temporary:
@@ -72,11 +66,9 @@ class StatusWriter:
     """Writes one point's part of the status file."""
 
     path: Path
-    _: KW_ONLY
     campaign: str
+    expected: Sequence[str]
     point: str
-    expected: Sequence[str] = ()
-    clock: Callable[[], float] = time.monotonic
     _next: float = -math.inf
     _fields: dict[str, Any] = field(default_factory=this_process)
 
@@ -87,22 +79,13 @@ class StatusWriter:
             self._fields = {name: self._fields[name] for name in keep if name in self._fields}
             self._fields["phase_started_at"] = time.time()
         self._fields |= fields
-        if "phase" in fields or self.clock() >= self._next:
-            self._next = self.clock() + SHORTEST_INTERVAL_S
-            self._write("running")
+        if "phase" in fields or time.monotonic() >= self._next:
+            self._next = time.monotonic() + SHORTEST_INTERVAL_S
+            self.write("running")
 
-    def finish(self, state: str, reason: str | None = None) -> None:
-        """Close the point as 'done', 'failed' or 'interrupted'."""
-        if state not in STATES:
-            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        self._write(state, reason)
-
-    def _write(self, state: str, reason: str | None = None) -> None:
-        with contextlib.suppress(OSError), _changing(self.path, self.campaign) as status:
-            if self.expected:  # those that an earlier configuration had are history
-                known = status["points"]
-                status["points"] = {point: known.get(point, {"state": "waiting"}) for point in self.expected}
-            _settle(status)
+    def write(self, state: State, reason: str | None = None) -> None:
+        """Write the point's state, and while it is running what `update` was told."""
+        with contextlib.suppress(OSError), _changing(self.path, self.campaign, self.expected) as status:
             status["points"][self.point] = {"state": state} | ({"reason": reason} if reason else {})
             status["current"].pop(self.point, None)
             if state == "running":

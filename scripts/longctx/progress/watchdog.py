@@ -1,8 +1,8 @@
 """Distinguishes a slow server from one that hangs."""
 
+import math
 import threading
 import time
-from collections.abc import Callable
 
 LONGEST_GAP_S = 30.0  # a pause of our own (laptop lid, SIGSTOP) says nothing about the server
 
@@ -15,19 +15,17 @@ class Watchdog:
     too, so that a sampler that has ended hides no stall.
     """
 
-    def __init__(
-        self, stall_s: float, *, blind_limit_s: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stall_s, self._blind_limit_s, self._clock = stall_s, blind_limit_s, clock
+    def __init__(self, stall_s: float = math.inf, *, blind_limit_s: float | None = None) -> None:
+        self._stall_s, self._blind_limit_s = stall_s, blind_limit_s
         self._last: tuple[float | None, ...] | None = None
-        self._looked = clock()
+        self._looked = time.monotonic()
         self._lock = threading.Lock()
         self.idle_s = 0.0
 
     def feed(self, activity: tuple[float | None, ...] | None) -> None:
         """Take one look; None where the server gave no metrics."""
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self.idle_s += min(max(0.0, now - self._looked), LONGEST_GAP_S)
             self._looked = now
             if activity is not None and activity != self._last:

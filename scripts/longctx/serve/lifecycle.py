@@ -66,7 +66,7 @@ def serve(
     for sentence in leftovers.end_leftovers(run_dir):
         report(sentence)
     gpu_memory.wait_until_free(run_dir)
-    ownership, port = Ownership.new(campaign, run_dir), choose_port()
+    ownership, port = Ownership(campaign, run_dir), choose_port()
     # A second served name that no other server can have: the proof that the answer is ours.
     unique_name = f"{recipe.served_name}-{ownership.id}"
     named = replace(recipe, served_aliases=(*recipe.served_aliases, unique_name))

@@ -59,7 +59,7 @@ def test_a_key_for_a_server_of_others_is_not_given_to_ours(monkeypatch: pytest.M
     monkeypatch.setenv("VLLM_API_KEY", VALUE)
     monkeypatch.setenv("HF_TOKEN", "kept")
     launch = local.prepare(
-        Recipe(model="m", served_name="m", max_model_len=1), {}, Ownership("id", "c", Path("/tmp")), "127.0.0.1", 1
+        Recipe(model="m", served_name="m", max_model_len=1), {}, Ownership("c", Path("/tmp")), "127.0.0.1", 1
     )
     assert "VLLM_API_KEY" not in launch.env
     assert launch.env["HF_TOKEN"] == "kept"

@@ -69,7 +69,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from longctx.progress.status_file import StatusWriter
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-StatusWriter(Path(sys.argv[1]), campaign="c", point="prefill/1Ki/pass1").update(phase="measuring")
+StatusWriter(Path(sys.argv[1]), campaign="c", expected=[], point="prefill/1Ki/pass1").update(phase="measuring")
 print("written", flush=True)
 sys.stdin.read()
 """

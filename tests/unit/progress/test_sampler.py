@@ -28,6 +28,14 @@ class Clock:
         return self.now
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the tested code reads."""
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    return clock
+
+
 def curve(cost: Cost, share: float, steps: int = 40, total: int = TOTAL) -> list[tuple[float, int]]:
     """Points of a prefill of this cost up to a share of its tokens, in equal chunks."""
     counts = [round(total * share * (i + 1) / steps) for i in range(steps)]
@@ -138,43 +146,39 @@ def look(sampler: Sampler, clock: Clock, times: int, step_s: float = 1.0) -> lis
     return looks
 
 
-def test_tokens_rate_and_eta() -> None:
-    clock = Clock()
+def test_tokens_rate_and_eta(clock: Clock) -> None:
     usages = [i / 40 for i in range(1, 11)]
-    sampler = Sampler(snapshots(usages), tokens_total=TOTAL, clock=clock)
+    sampler = Sampler(snapshots(usages), tokens_total=TOTAL)
     looks = look(sampler, clock, 10)
     assert [progress.tokens_done for progress in looks] == [round(usage * TOTAL * 2) for usage in usages]
     assert looks[-1].rate_tok_s == pytest.approx(TOTAL / 20)
     assert looks[-1].eta_s == pytest.approx(10.0, rel=1e-3)
 
 
-def test_capacity_given_or_unknown() -> None:
-    clock = Clock()
-    given_capacity = Sampler(snapshots([0.5], None), tokens_total=100, capacity_tokens=100, clock=clock)
+def test_capacity_given_or_unknown(clock: Clock) -> None:
+    given_capacity = Sampler(snapshots([0.5], None), tokens_total=100, capacity_tokens=100)
     assert look(given_capacity, clock, 1)[0].tokens_done == 50
-    unknown = Sampler(snapshots([0.5, 0.6], None), tokens_total=100, clock=clock)
+    unknown = Sampler(snapshots([0.5, 0.6], None), tokens_total=100)
     for progress in look(unknown, clock, 2):
         assert (progress.tokens_done, progress.rate_tok_s, progress.eta_s) == (None, None, None)
 
 
-def test_what_the_cache_held_before_is_not_counted_and_pages_are_not_over_counted() -> None:
-    clock = Clock()
+def test_what_the_cache_held_before_is_not_counted_and_pages_are_not_over_counted(clock: Clock) -> None:
     before = Snapshot({}, {}, kv_usage=0.25)
-    sampler = Sampler(snapshots([0.25, 0.5, 1.0], 400), tokens_total=250, before=before, clock=clock)
+    sampler = Sampler(snapshots([0.25, 0.5, 1.0], 400), tokens_total=250, before=before)
     assert [progress.tokens_done for progress in look(sampler, clock, 3)] == [0, 100, 250]
 
 
-def test_a_server_that_does_not_answer_for_a_while() -> None:
-    clock = Clock()
-    sampler = Sampler(snapshots([0.1, None, None, 0.2]), tokens_total=TOTAL, clock=clock)
+def test_a_server_that_does_not_answer_for_a_while(clock: Clock) -> None:
+    sampler = Sampler(snapshots([0.1, None, None, 0.2]), tokens_total=TOTAL)
     done = [progress.tokens_done for progress in look(sampler, clock, 4)]
     assert done == [done[0], done[0], done[0], done[3]]
     assert done[3] > done[0]
 
 
-def test_every_look_is_handed_on() -> None:
-    clock, seen = Clock(), []
-    sampler = Sampler(snapshots([0.1] * 3), tokens_total=TOTAL, clock=clock, on_sample=seen.append)
+def test_every_look_is_handed_on(clock: Clock) -> None:
+    seen: list[PrefillProgress] = []
+    sampler = Sampler(snapshots([0.1] * 3), tokens_total=TOTAL, on_sample=seen.append)
     assert look(sampler, clock, 3) == seen
 
 
@@ -218,9 +222,8 @@ def idle(watchdog: Watchdog, clock: Clock, activity: tuple[float | None, ...] | 
         watchdog.feed(activity)
 
 
-def test_nothing_moves() -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+def test_nothing_moves(clock: Clock) -> None:
+    watchdog = Watchdog(60)
     watchdog.feed((0.1, 5.0))
     idle(watchdog, clock, (0.1, 5.0), 59)
     assert not watchdog.stalled()
@@ -229,34 +232,30 @@ def test_nothing_moves() -> None:
 
 
 @pytest.mark.parametrize("moved", [(0.2, 5.0), (0.1, 6.0), (0.05, 5.0)])
-def test_slow_is_not_dead(moved: tuple[float, float]) -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+def test_slow_is_not_dead(clock: Clock, moved: tuple[float, float]) -> None:
+    watchdog = Watchdog(60)
     for activity in ((0.1, 5.0), moved):
         idle(watchdog, clock, activity, 59)
     assert not watchdog.stalled()
 
 
-def test_a_token_in_the_stream_is_life() -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+def test_a_token_in_the_stream_is_life(clock: Clock) -> None:
+    watchdog = Watchdog(60)
     idle(watchdog, clock, (0.1,), 50)
     watchdog.touch()
     idle(watchdog, clock, (0.1,), 50)
     assert not watchdog.stalled()
 
 
-def test_metrics_that_stop_answering() -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+def test_metrics_that_stop_answering(clock: Clock) -> None:
+    watchdog = Watchdog(60)
     watchdog.feed((0.1,))
     idle(watchdog, clock, None, 60)
     assert watchdog.stalled()
 
 
-def test_a_sampler_that_ended_hides_no_stall() -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+def test_a_sampler_that_ended_hides_no_stall(clock: Clock) -> None:
+    watchdog = Watchdog(60)
     watchdog.feed((0.1,))
     for second in range(1, 61):
         clock.now += 1
@@ -264,18 +263,18 @@ def test_a_sampler_that_ended_hides_no_stall() -> None:
 
 
 @pytest.mark.parametrize(("blind_limit_s", "stalled"), [(None, False), (500, True), (700, False)])
-def test_a_server_without_metrics_is_judged_by_its_own_limit(blind_limit_s: float | None, stalled: bool) -> None:
-    clock = Clock()
-    watchdog = Watchdog(60, blind_limit_s=blind_limit_s, clock=clock)
+def test_a_server_without_metrics_is_judged_by_its_own_limit(
+    clock: Clock, blind_limit_s: float | None, stalled: bool
+) -> None:
+    watchdog = Watchdog(60, blind_limit_s=blind_limit_s)
     idle(watchdog, clock, None, 600)
     assert watchdog.stalled() is stalled
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, 10**9, -3600.0])
-def test_a_pause_of_our_own_is_no_stall(jump_s: float) -> None:
+def test_a_pause_of_our_own_is_no_stall(clock: Clock, jump_s: float) -> None:
     """A suspended laptop or a stopped process: the clock jumps, but nobody looked in between."""
-    clock = Clock()
-    watchdog = Watchdog(60, clock=clock)
+    watchdog = Watchdog(60)
     watchdog.feed((0.1,))
     clock.now += jump_s
     assert not watchdog.stalled()
@@ -283,10 +282,9 @@ def test_a_pause_of_our_own_is_no_stall(jump_s: float) -> None:
     assert not watchdog.stalled()
 
 
-def test_the_sampler_feeds_the_watchdog() -> None:
-    clock = Clock()
-    watchdog = Watchdog(10, clock=clock)
-    sampler = Sampler(snapshots([0.1] * 30), tokens_total=TOTAL, watchdog=watchdog, clock=clock)
+def test_the_sampler_feeds_the_watchdog(clock: Clock) -> None:
+    watchdog = Watchdog(10)
+    sampler = Sampler(snapshots([0.1] * 30), tokens_total=TOTAL, watchdog=watchdog)
     look(sampler, clock, 5)
     assert not watchdog.stalled()
     sampler.token_came()

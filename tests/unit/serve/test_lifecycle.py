@@ -291,7 +291,7 @@ def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
-    launch = local.prepare(RECIPE, {"python": sys.executable}, Ownership.new("c", tmp_path), "127.0.0.1", 1)
+    launch = local.prepare(RECIPE, {"python": sys.executable}, Ownership("c", tmp_path), "127.0.0.1", 1)
     assert launch.sockets is None
     assert "VLLM_RPC_BASE_PATH" not in launch.env
 
