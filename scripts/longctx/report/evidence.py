@@ -1,14 +1,17 @@
-"""The evidence behind Table 1 as tables: both clocks, limits, fits, costs, energy and comparisons.
+"""Table 1 and its twins, and the evidence behind them: both clocks, limits, fits, costs, energy and comparisons.
 
 A table is a pure function of its arguments; cells are finished text. A missing value is an em dash, never 0.
 """
 
+from dataclasses import replace
+
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
+from longctx.measure import reasons
 from longctx.report import cells
-from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, mean_std, prompt_cell, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, prompt_cell, tabulate
 from longctx.report.mode import report_facet
-from longctx.results.campaign_results import CampaignResults
+from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
 from longctx.results.curves import METRICS
 from longctx.results.statistics import Description
@@ -29,14 +32,59 @@ ENERGY = (
     " first token, output tokens after it. Tools average over up to a second, so requests of less than"
     " a few seconds blur. Gaps: seconds without a sample, bridged by interpolation."
 )
-VERDICTS = {
-    "same": "within threshold",
-    "noise": "within noise",
-    "unproven": "beyond threshold, too few runs to prove it",
-    "lost": "no value here",
-}
+TOO_FEW = "beyond threshold, too few runs to prove it"
+VERDICTS = {"same": "within threshold", "noise": "within noise", "unproven": TOO_FEW, "lost": "no value here"}
 MODE: Column[Row] = ("Mode", lambda row: report_facet(row["mode"]).display_name)
 POINT: Columns = (("Prompt", prompt_cell), MODE)
+
+
+def table_1(results: CampaignResults) -> Table:
+    """Return Table 1 in the published form, of the first mode that was run: cold prompts where there are any."""
+    mode = results.modes[0] if results.modes else COLD_MODE
+    table = _mode_table(results, mode)
+    return replace(table, title=f"Table 1. {table.title}")
+
+
+def other_mode_tables(results: CampaignResults) -> list[Table]:
+    return [_mode_table(results, mode) for mode in results.modes[1:]]
+
+
+def _mode_table(results: CampaignResults, mode: str) -> Table:
+    """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
+    rows, facet = results.of_mode(mode), report_facet(mode)
+    ttft: Columns = ((facet.ttft_column, cells.ttft_cell),) if facet.ttft_column else ()
+    columns: Columns = (
+        ("Prompt", prompt_cell),
+        ("Tokens", lambda row: cells.count(row["length"])),
+        *ttft,
+        ("Decode tok/s", cells.decode_cell),
+        ("n", lambda row: cells.count(row["n"])),
+        ("Notes", lambda row: "; ".join(_notes(row))),
+    )
+    note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
+    return tabulate(facet.table_title, columns if any(map(_notes, rows)) else columns[:-1], rows, note)
+
+
+def _notes(row: Row) -> list[str]:
+    """Say what is wrong or special about a summary row, in a few words each."""
+    tried = row["n"] or row["n_failed"] or row["n_doubtful"]
+    texts = _faults(row) if tried else ["not measured"]
+    if len(row.get("hosts") or ()) > 1:
+        texts.append(f"± over {len(row['hosts'])} nodes, see Node to node")
+    if row.get("n_outliers"):
+        texts.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
+    return texts
+
+
+def _faults(row: Row) -> list[str]:
+    """Say how many requests failed, are doubtful or missing, with their reasons; then the marks of those that count."""
+    why = list(row.get("reasons") or ())
+    texts = [f"{row[name]} {word}" for name, word in (("n_failed", "failed"), ("n_doubtful", "doubtful")) if row[name]]
+    if bad := ", ".join(reason for reason in why if reason not in reasons.MARKED):
+        texts[-1:] = [f"{texts[-1]} ({bad})"] if texts else [bad]
+    if row["n_missing"]:
+        texts.append(f"{row['n_missing']} missing")
+    return texts + [reason for reason in why if reason in reasons.MARKED]
 
 
 def two_clocks(results: CampaignResults) -> Table:
@@ -162,10 +210,11 @@ def comparison_table(compared: Comparison) -> Table:
 
 def _mean_std(metric: str, values: Description) -> Cell:
     decimals = 1 if metric == "decode_tok_s" else 3 if (values.mean or 0) < 1 else 2
-    return Cell(mean_std(values.mean, values.std, decimals), values.mean, f"n={values.n}" if values.n else "")
+    text = cells.mean_std(values.mean, values.std, decimals)
+    return Cell(text, values.mean, f"n={values.n}" if values.n else "")
 
 
 def _interval(row: Compared) -> Cell:
-    if row.ratio is None or row.ratio.low is None or row.ratio.high is None:
+    if row.ratio is None or row.ratio.low is None:
         return Cell(NONE)
     return Cell(f"{row.ratio.low:.3f} to {row.ratio.high:.3f}", row.ratio.low)

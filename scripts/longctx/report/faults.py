@@ -62,12 +62,7 @@ def _distinct_lengths(rows: Iterable[Row]) -> str:
 
 def outliers(results: CampaignResults) -> Table:
     """Requests far from the others of their length; they stay in every mean."""
-    columns: Columns = (
-        POINT,
-        REQUEST,
-        ("TTFT s", field("ttft_s", 4)),
-        ("Decode tok/s", field("decode_tok_s", 4)),
-    )
+    columns: Columns = (POINT, REQUEST, ("TTFT s", field("ttft_s", 4)), ("Decode tok/s", field("decode_tok_s", 4)))
     note = (
         f"Kept in every mean. Rule: modified z-score 0.6745 |x - median| / MAD over {statistics.OUTLIER_Z}, with"
         f" {statistics.OUTLIER_MIN_N} requests or more."

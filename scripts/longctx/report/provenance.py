@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Cell, Columns, Row, Table, count, spread, tabulate
+from longctx.report.cells import NONE, Columns, Row, Table, count, spread, tabulate
 from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
@@ -21,10 +21,10 @@ def hosts(results: CampaignResults) -> Table:
     """Means per node where one length ran on several: node to node kept apart from run to run."""
     columns: Columns = (
         *POINT,
-        ("Node", lambda row: Cell(row["host"])),
+        ("Node", itemgetter("host")),
         ("n", lambda row: count(row["n"])),
-        ("TTFT s", lambda row: Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"])),
-        ("Decode tok/s", lambda row: Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"])),
+        ("TTFT s", lambda row: spread(row, "ttft_s", 3)),
+        ("Decode tok/s", lambda row: spread(row, "decode_tok_s", 1)),
     )
     note = "± is the spread from run to run on one node; the difference between rows of a length is node to node."
     return tabulate("Node to node", columns, summary.per_host(results.rows), note)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from longctx.campaign.mode import MODES
-from longctx.report import evidence, faults, provenance, tables
+from longctx.report import evidence, faults, provenance
 from longctx.report.cells import Table, tabulate
 from longctx.report.inputs import ReportInput
 from longctx.report.mode import FigureSpec, report_facet
@@ -32,28 +32,21 @@ def _tables(builders: Iterable[Builder], subject: Any) -> list[Table]:
 
 def mode_tables(results: CampaignResults) -> list[Table]:
     """Return Table 1 and one table for each further mode."""
-    return _tables([tables.table_1, tables.other_mode_tables], results)
+    return _tables([evidence.table_1, evidence.other_mode_tables], results)
 
 
 def evidence_tables(report: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
-    facets = [report_facet(mode) for mode in MODES]
-    limits: list[Builder] = [
-        evidence.two_clocks,
-        evidence.prefill_limits,
-        evidence.decode_limits,
-        *(f.checks for f in facets),
-    ]
-    costs: list[Builder] = [evidence.fits, *(f.gain_tables for f in facets), evidence.costs, evidence.energy]
+    results, facets = report.results, [report_facet(mode) for mode in MODES]
+    checks, gains = [facet.checks for facet in facets], [facet.gain_tables for facet in facets]
+    limits: list[Builder] = [evidence.two_clocks, evidence.prefill_limits, evidence.decode_limits, *checks]
+    costs: list[Builder] = [evidence.fits, *gains, evidence.costs, evidence.energy]
     comparisons = [table for run in report.comparisons for table in _tables([evidence.comparison_table], run)]
-    ours = _labelled(_tables([*limits, *costs], report.results), report.results)
-    return [*ours, *comparisons, *_labelled(_tables([provenance.hosts], report.results), report.results)]
-
-
-def _labelled(shown: Iterable[Table], results: CampaignResults) -> list[Table]:
-    """Return tables whose notes name random weights where there are any; filled caches are named in the rows."""
+    # Filled caches are named in the rows.
     label = "Synthetic: random weights." if RANDOM_WEIGHTS in results.synthetic_labels() else ""
-    return [replace(table, note=f"{table.note} {label}".strip()) for table in shown]
+    ours = _tables([*limits, *costs, provenance.hosts], results)
+    *ours, hosts = [replace(table, note=f"{table.note} {label}".strip()) for table in ours]
+    return [*ours, *comparisons, hosts]
 
 
 def fault_tables(results: CampaignResults) -> list[Table]:

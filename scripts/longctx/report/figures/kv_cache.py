@@ -50,8 +50,7 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
             above = size
         _scale(axes, ladder, sizes, geometry)
         _operating_point(figure, axes, system, max(lengths), max(sizes))
-        if synthetic_weights:
-            style.mark_synthetic(axes, [RANDOM_WEIGHTS])
+        style.mark_synthetic(axes, [RANDOM_WEIGHTS] if synthetic_weights else [])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
 
