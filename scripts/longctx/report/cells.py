@@ -76,8 +76,8 @@ def count(value: int | None) -> Cell:
     return Cell(NONE) if value is None else Cell(f"{value:,}", value)
 
 
-def percent(share: float | None, digits: int = 1) -> Cell:
-    return Cell(NONE) if share is None else Cell(f"{share * 100:.{digits}f} %", share)
+def percent(share: float | None) -> Cell:
+    return Cell(NONE) if share is None else Cell(f"{share * 100:.1f} %", share)
 
 
 def change(value: float | None, reference: float | None) -> Cell:

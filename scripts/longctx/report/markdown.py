@@ -43,7 +43,7 @@ def _cell(cell: Cell, report: ReportInput, folder: Path) -> str:
     if cell.point and cell.text != NONE:
         rows = [row for row in report.results.rows if (row["mode"], row["length"]) == cell.point]
         if sources := sorted({row["source"] for row in rows if row.get("source")}):
-            text = f"[{text}](<{_relative(Path(sources[0]).parent, folder)}>)"
+            text = f"[{text}](<{os.path.relpath(Path(sources[0]).parent, folder)}>)"
     return text + (f" ({_escape(cell.small)})" if cell.small else "")
 
 
@@ -54,7 +54,7 @@ def _figures(report: ReportInput, folder: Path) -> Iterable[str]:
         yield "## Figures\n"
     for figure, path in existing:
         caption = ". ".join([figure.caption, *sections.figure_labels(report.results, figure)])
-        yield f"![{_escape(caption)}](<{_relative(path, folder)}>)\n"
+        yield f"![{_escape(caption)}](<{os.path.relpath(path, folder)}>)\n"
 
 
 def _failures(report: ReportInput, folder: Path) -> str:
@@ -78,7 +78,3 @@ def _escape(text: str) -> str:
     """Make text safe inside a Markdown table cell, also against what a server's message may contain."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|$~]|^#)", r"\\\1", text)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path, folder)).as_posix()

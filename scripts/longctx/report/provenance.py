@@ -34,18 +34,10 @@ def contract_entries(results: CampaignResults) -> list[dict[str, Any]]:
     """Return each distinct {setting, asked, actual, source, ok} with `servers`, their number; violated ones first."""
     counted: Counter[str] = Counter()
     for server in results.servers:
-        for entry in _json_list(server.get("contract")):
+        for entry in json.loads(server.get("contract") or "[]"):
             counted[json.dumps({key: entry.get(key) for key in ("setting", "asked", "actual", "source", "ok")})] += 1
     entries = [json.loads(text) | {"servers": servers} for text, servers in counted.items()]
     return sorted(entries, key=lambda entry: ({False: 0, None: 1, True: 2}[entry["ok"]], entry["setting"]))
-
-
-def _json_list(text: str | None) -> list[dict[str, Any]]:
-    try:
-        entries = json.loads(text or "[]")
-    except ValueError:
-        return []
-    return entries if isinstance(entries, list) else []
 
 
 def contract(results: CampaignResults) -> Table:

@@ -50,9 +50,9 @@ def theme() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
-    """Return a figure of `width` x `height` inches with one axes, a bold title and a grey line under it."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new(title: str, subtitle: str, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
+    """Return a figure of `height` inches with one axes, a bold title and a grey line under it."""
+    figure = Figure(figsize=(7.4, height), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
     if subtitle:

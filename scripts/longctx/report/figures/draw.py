@@ -6,6 +6,7 @@ files. A figure without data is drawn all the same and says why it is empty; the
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,13 @@ def _figures(results: CampaignResults, others: Sequence[RunCurve]) -> tuple[Figu
 
 def shown_figures(results: CampaignResults, others: Sequence[RunCurve]) -> list[FigureSpec]:
     """Return the figures that have something to show, or whose file says why they could not be drawn."""
-
-    def shows(figure: FigureSpec) -> bool:
-        try:
-            return bool(figure.shows(results, others))
-        except Exception:
-            return True
-
-    return [figure for figure in _figures(results, others) if shows(figure)]
+    shown = []
+    for figure in _figures(results, others):
+        with suppress(Exception):
+            if not figure.shows(results, others):
+                continue
+        shown.append(figure)
+    return shown
 
 
 def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path | str) -> list[str]:
