@@ -32,9 +32,8 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
 
     The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
     """
-    geometry, hardware = system.geometry, system.hardware
+    geometry, hardware, lines = system.geometry, system.hardware, _lines(system, max(lengths))
     where = f"{hardware.count} × {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
-    lines = _lines(system, max(lengths))
     sizes = [size for _, size, _, _ in lines]
     ladder = _ladder(geometry, lengths, min(sizes))
     with style.theme():
@@ -80,21 +79,20 @@ def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
 
 def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: str, size: float, *, under: bool) -> None:
     """Name a horizontal line and mark where the curves cross it."""
-    crossings, first = [], inf
+    crossings: dict[str, int] = {}
     for kv_dtype, name, color in CURVES:
         tokens = crossing_tokens(geometry, size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
             axes.plot([tokens], [size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
-            crossings.append(f"{name} at {human_length(tokens)}")
-            first = min(first, tokens)
+            crossings[f"{name} at {human_length(tokens)}"] = tokens
     # Where the curves cross early, the room for text is to their right and under the line.
-    early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
+    early = min(crossings.values(), default=inf) < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
     text = f"{label}, {human_bytes(size)}"
     if crossings:
         text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
-    place: dict[str, Any] = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
+    look: Any = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
+    place: Any = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
     axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
 
 
