@@ -4,12 +4,13 @@ A table is a pure function of its arguments; cells are finished text. A missing 
 """
 
 from dataclasses import replace
+from functools import partial
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.measure import reasons
 from longctx.report import cells
-from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, prompt_cell, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
 from longctx.report.mode import report_facet
 from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
@@ -89,17 +90,10 @@ def _faults(row: Row) -> list[str]:
 
 def two_clocks(results: CampaignResults) -> Table:
     """TTFT by the client beside prefill by the server, with the spread of TTFT."""
-    columns: Columns = (
-        *POINT,
-        ("TTFT s", cells.field("ttft_s_mean", 4)),
-        ("Prefill s", cells.field("prefill_s_mean", 4)),
-        ("Overhead s", cells.field("overhead_s_mean", 4)),
-        ("TTFT min", cells.field("ttft_s_min", 4)),
-        ("median", cells.field("ttft_s_median", 4)),
-        ("max", cells.field("ttft_s_max", 4)),
-        ("TTFT CV", lambda row: cells.percent(row["ttft_s_cv"])),
-        ("Decode CV", lambda row: cells.percent(row["decode_tok_s_cv"])),
-    )
+    means = {"TTFT s": "ttft_s_mean", "Prefill s": "prefill_s_mean", "Overhead s": "overhead_s_mean"}
+    spread = {"TTFT min": "ttft_s_min", "median": "ttft_s_median", "max": "ttft_s_max"}
+    variation = fields({"TTFT CV": "ttft_s_cv", "Decode CV": "decode_tok_s_cv"}, cells.percent)
+    columns = (*POINT, *fields(means | spread, partial(cells.number, digits=4)), *variation)
     rows = [row for mode in results.modes for row in results.of_mode(mode) if row["ttft_s_mean"] is not None]
     return tabulate("Two clocks", columns, rows, OVERHEAD)
 
@@ -136,35 +130,24 @@ def decode_limits(results: CampaignResults) -> Table:
 
 def costs(results: CampaignResults) -> Table:
     """Dollars per prefill, per cached query and per million tokens; nothing without a price."""
-    columns: Columns = (
-        *POINT,
-        ("$ / cold prefill", lambda row: cells.usd(row.get("usd_per_prefill"))),
-        ("$ / cached query", lambda row: cells.usd(row.get("usd_per_query"))),
-        ("$ / M prompt tokens", lambda row: cells.usd(row.get("usd_per_mtok"))),
-        ("$ / M output tokens", lambda row: cells.usd(row.get("usd_per_mtok_out"))),
-    )
+    requests = {"$ / cold prefill": "usd_per_prefill", "$ / cached query": "usd_per_query"}
+    tokens = {"$ / M prompt tokens": "usd_per_mtok", "$ / M output tokens": "usd_per_mtok_out"}
     price = results.price
     rows = [row for row in results.summary if price and (row["ttft_s_mean"] or row["decode_tok_s_mean"])]
     note = price and (
         f"At ${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU, one request at a time (max_num_seqs 1 is"
         " the published recipe): a server that batches is cheaper per token. Idle time is not in it."
     )
-    return tabulate("Cost", columns, rows, note or "", drop_empty=True)
+    return tabulate("Cost", (*POINT, *fields(requests | tokens, cells.usd)), rows, note or "", drop_empty=True)
 
 
 def energy(results: CampaignResults) -> Table:
     """Energy per request, per prompt and per output token, and the seconds without power samples."""
-    columns: Columns = (
-        *POINT,
-        ("J / request", cells.field("energy_j_mean")),
-        ("J / token", cells.field("energy_j_per_token")),
-        ("J / prompt token", cells.field("energy_j_per_prompt_token")),
-        ("J / output token", cells.field("energy_j_per_output_token")),
-        ("Gaps s", cells.field("power_gap_s_mean")),
-    )
+    joules = {"J / request": "energy_j_mean", "J / token": "energy_j_per_token"}
+    joules |= {f"J / {kind} token": f"energy_j_per_{kind}_token" for kind in ("prompt", "output")}
     rows = [row for row in results.summary if row.get("energy_j_mean") is not None]
     note = ENERGY + "".join(report_facet(mode).energy_note for mode in results.modes)
-    return tabulate("Energy", columns, rows, note, drop_empty=True)
+    return tabulate("Energy", (*POINT, *fields(joules | {"Gaps s": "power_gap_s_mean"})), rows, note, drop_empty=True)
 
 
 def fits(results: CampaignResults) -> Table:

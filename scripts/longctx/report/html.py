@@ -22,8 +22,8 @@ from longctx.campaign.point import Point
 from longctx.lengths import format_length
 from longctx.report import faults, narrative, palette, sections
 from longctx.report.cells import NONE, Cell, Row, tabulate
-from longctx.report.inputs import ReportInput
 from longctx.report.mode import FigureSpec
+from longctx.report.sections import ReportInput
 
 TEMPLATES = Path(__file__).parent / "templates"
 ENVIRONMENT = Environment(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longctx.report import faults, narrative, sections
 from longctx.report.cells import NONE, Cell, Table
-from longctx.report.inputs import ReportInput
+from longctx.report.sections import ReportInput
 
 
 def to_markdown(report: ReportInput, folder: Path) -> str:

@@ -13,9 +13,9 @@ import pytest
 from longctx.campaign import campaign
 from longctx.lengths import format_length
 from longctx.report import cells, evidence, faults, narrative, provenance, sections
-from longctx.report.inputs import ReportInput
 from longctx.report.markdown import to_markdown
 from longctx.report.mode import report_facet
+from longctx.report.sections import ReportInput
 from longctx.results import comparison, curves, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import parquet, schemas

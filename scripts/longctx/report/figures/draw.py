@@ -85,9 +85,8 @@ def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path
     """
     from longctx.report import style
 
-    out, figures = Path(out_dir), _figures(results, others)
-    written: list[str] = []
-    for figure in figures:
+    out, written = Path(out_dir), list[str]()
+    for figure in _figures(results, others):
         if figure.draw:
             with style.theme():
                 try:
@@ -98,7 +97,6 @@ def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path
                 if isinstance(drawn, str):
                     drawn = style.empty_figure(figure.caption, results.subtitle, drawn)
                 written += map(str, style.save(drawn, out / figure.name))
-    for figure in set(campaign_figures(MODES, True)) - set(figures):
-        for suffix in SUFFIXES:
-            (out / f"{figure.name}{suffix}").unlink(missing_ok=True)
+    for name in set(figure_files(MODES, True)) - {Path(path).name for path in written}:
+        (out / name).unlink(missing_ok=True)
     return written
