@@ -80,13 +80,11 @@ def _growth(results: CampaignResults) -> list[str]:
 
 
 def _limit(results: CampaignResults) -> list[str]:
-    bounded = [row for row in results.of_mode(COLD_MODE) if row.get("ttft_over_bound")]
-    decoded = [row for mode in results.modes for row in results.of_mode(mode) if row.get("decode_over_bound")]
     shares = []
-    if bounded:
+    if bounded := [row for row in results.of_mode(COLD_MODE) if row.get("ttft_over_bound")]:
         row = bounded[-1]
         shares.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
-    if decoded:
+    if decoded := [row for mode in results.modes for row in results.of_mode(mode) if row.get("decode_over_bound")]:
         row = max(decoded, key=itemgetter("length"))
         where = format_length(row["length"]) + report_facet(row["mode"]).decode_condition
         shares.append(f"decode at {where} {row['decode_over_bound']:.0%} of memory bandwidth")

@@ -17,7 +17,6 @@ from longctx.results.curves import RunCurve
 from longctx.storage.schemas import ModeName
 
 if TYPE_CHECKING:  # figures import matplotlib, the table does not
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "What a resident prefix buys"
@@ -88,22 +87,16 @@ def amortisation_figure(results: CampaignResults, others: Sequence[RunCurve] = (
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.set_xlabel("Queries on the same prompt")
     style.time_axis(axes, "Time per query, answer included")
-    _price_axis(axes, results.price)
+    if price := results.price:  # the same scale in dollars on the right
+        usd_per_s = price.usd(1.0) or 1.0
+        scales: Any = (lambda seconds: seconds * usd_per_s, lambda usd: usd * (1 / usd_per_s))
+        right = axes.secondary_yaxis("right", functions=scales)
+        right.yaxis.set_major_formatter(lambda value, _: rf"\${value:.4g}")
+        right.set_ylabel(rf"Price per query at \${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU")
     axes.set_ylim(bottom=axes.get_ylim()[0] / 3)
     axes.legend(loc="lower left", title="prefix resident", alignment="left")
     style.mark_synthetic(axes, results.synthetic_labels(COLD_MODE, ModeName.REUSE))
     return figure
-
-
-def _price_axis(axes: "Axes", price: cost.Price | None) -> None:
-    """Add the same scale in dollars on the right."""
-    if not price:
-        return
-    usd_per_s = price.usd(1.0) or 1.0
-    scales: Any = (lambda seconds: seconds * usd_per_s, lambda usd: usd * (1 / usd_per_s))
-    right = axes.secondary_yaxis("right", functions=scales)
-    right.yaxis.set_major_formatter(lambda value, _: rf"\${value:.4g}")
-    right.set_ylabel(rf"Price per query at \${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU")
 
 
 class ReuseReport(ReportFacet):

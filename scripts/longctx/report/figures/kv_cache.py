@@ -35,7 +35,10 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
     geometry, hardware, lines = system.geometry, system.hardware, _lines(system, max(lengths))
     where = f"{hardware.count} × {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
     sizes = [size for _, size, _, _ in lines]
-    ladder = _ladder(geometry, lengths, min(sizes))
+    # 120 lengths from where the cache begins to matter to one doubling beyond the longest.
+    matters = crossing_tokens(geometry, min(sizes) / 30, "bfloat16") or min(lengths)
+    low = max(log2(min(lengths)), min(floor(log2(matters)), log2(max(lengths)) - 3))
+    ladder = [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
     with style.theme():
         title = "KV cache of one sequence against context length"
         figure, axes = style.new(title, f"{geometry.name} · {where}", height=5.0)
@@ -52,13 +55,6 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
         style.mark_synthetic(axes, [RANDOM_WEIGHTS] if synthetic_weights else [])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
-
-
-def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) -> list[int]:
-    """Return 120 lengths from where the cache begins to matter to one doubling beyond the longest."""
-    matters = crossing_tokens(geometry, smallest_line / 30, "bfloat16") or min(lengths)
-    low = max(log2(min(lengths)), min(floor(log2(matters)), log2(max(lengths)) - 3))
-    return [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
 
 
 def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
@@ -88,12 +84,11 @@ def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: st
     # Where the curves cross early, the room for text is to their right and under the line.
     early = min(crossings.values(), default=inf) < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
-    text = f"{label}, {human_bytes(size)}"
-    if crossings:
-        text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
+    reached = ("\n" if early else " — ") + f"reached by {', '.join(crossings)}" if crossings else ""
     look: Any = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
     place: Any = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
-    axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
+    text, offset = f"{label}, {human_bytes(size)}{reached}", (2, -4 if below else 3)
+    axes.annotate(text, (x, size), offset, textcoords="offset points", **look, **place)
 
 
 def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, highest_line: float) -> None:

@@ -33,12 +33,8 @@ METRIC_TITLES = {"ttft_s": "Time to first token", "decode_tok_s": "Decode throug
 DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 OTHERS = ((palette.PURPLE, "^"), (palette.ORANGE, "v"), (palette.SKY, "P"), (palette.MUTED, "X"))
 # A rung without a value: why, and how it is marked.
-EMPTY = (
-    ("failed or doubtful", "x", palette.VERMILLION),
-    ("continued after a crash", "d", palette.MUTED),
-    ("a kernel compiled meanwhile", "s", palette.MUTED),
-    ("not measured", "o", palette.MUTED),
-)
+FAILED, RESUMED, COMPILED = "failed or doubtful", "continued after a crash", "a kernel compiled meanwhile"
+EMPTY = {FAILED: "x", RESUMED: "d", COMPILED: "s", "not measured": "o"}
 Shares = dict[int, float]  # of the limit, by prompt length
 
 
@@ -141,12 +137,12 @@ def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
     if metric == "ttft_s":
         y = [fit["coefficient"] * length ** fit["exponent"] for length in x]
         span = f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"
-        label = f"fit L^{fit['exponent']:.2f} over {span} (R² {fit['r2']:.4f})"
+        label = f"fit L^{fit['exponent']:.2f} over {span}"
     else:
         x = [length for length in x if fit["intercept_s"] + fit["slope_s"] * length > 0]
         y = [1 / (fit["intercept_s"] + fit["slope_s"] * length) for length in x]
         label = f"fit {fit['intercept_s'] * 1e3:.3g} ms + {fit['slope_s'] * 1e9:.3g} ns × L a token"
-        label += f" (R² {fit['r2']:.4f})"
+    label += f" (R² {fit['r2']:.4f})"
     axes.plot(x, y, linestyle=":", linewidth=1.3, color=palette.INK, label=label, zorder=4, scaley=False)
 
 
@@ -251,8 +247,9 @@ def mark_empty(axes: Axes, summary: Sequence[Row], metric: str) -> bool:
         rows = [row for row in asked if row["length"] == length]
         if all(row[f"{metric}_mean"] is None for row in rows):
             states[emptiness(rows, metric)].append(length)
-    for state, marker, colour in EMPTY:
+    for state, marker in EMPTY.items():
         if x := states.get(state):
+            colour = palette.VERMILLION if state == FAILED else palette.MUTED
             place: Any = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
             look: Any = {"markersize": 7, "markerfacecolor": "none", "markeredgewidth": 1.8, "linestyle": ""}
             axes.plot(x, [0.035] * len(x), label=state, marker=marker, color=colour, **look, **place)
@@ -265,8 +262,8 @@ def mark_empty(axes: Axes, summary: Sequence[Row], metric: str) -> bool:
 def emptiness(rows: Sequence[Row], metric: str) -> str:
     """Return why a rung has no value: one of EMPTY's states."""
     if any(row["n_failed"] or row["n_doubtful"] for row in rows):
-        return "failed or doubtful"
+        return FAILED
     marks = {mark for row in rows for mark in row.get("reasons") or ()}
     if metric == "decode_tok_s" and "compiled" in marks:
-        return "a kernel compiled meanwhile"
-    return "continued after a crash" if "resumed" in marks else "not measured"
+        return COMPILED
+    return RESUMED if "resumed" in marks else "not measured"
