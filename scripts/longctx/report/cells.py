@@ -72,7 +72,7 @@ def field(name: str, digits: int = 3) -> Callable[[Row], Cell]:
     return lambda row: number(row.get(name), digits)
 
 
-def fields(names: Mapping[str, str], write: Callable[[Any], Cell] = number) -> Columns:
+def fields(names: Mapping[str, str], write: Callable[[Any], Cell | str] = number) -> Columns:
     """Return a column for each head, which writes the row's number of that name."""
     return tuple((head, lambda row, name=name: write(row.get(name))) for head, name in names.items())
 

@@ -12,8 +12,7 @@ from longctx.report.sections import ReportInput
 
 def to_markdown(report: ReportInput, folder: Path) -> str:
     """Return the whole report; links are relative to `folder`, where the file will lie."""
-    results = report.results
-    banner = narrative.partial(results)
+    results, banner = report.results, narrative.partial(report.results)
     parts = [
         f"# {_escape(results.name)}: long-context serving\n",
         f"{_escape(results.subtitle)}\n" if results.subtitle else "",
@@ -66,12 +65,10 @@ def _failures(report: ReportInput, folder: Path) -> str:
 
 
 def _reproduce(report: ReportInput) -> str:
-    recipe = sections.recipe_text(report.results.recipe)
-    return (
-        f"## Reproduce\n\n```sh\n{report.command}\n```\n\n"
-        + (f"longctx at commit {_escape(report.revision)}.\n\n" if report.revision else "")
-        + f"<details><summary>Recipe</summary>\n\n```yaml\n{recipe}```\n\n</details>\n"
-    )
+    revision = f"longctx at commit {_escape(report.revision)}.\n\n" if report.revision else ""
+    recipe = f"```yaml\n{sections.recipe_text(report.results.recipe)}```"
+    details = f"<details><summary>Recipe</summary>\n\n{recipe}\n\n</details>\n"
+    return f"## Reproduce\n\n```sh\n{report.command}\n```\n\n{revision}{details}"
 
 
 def _escape(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Columns, Row, Table, count, spread, tabulate
+from longctx.report.cells import NONE, Columns, Row, Table, count, fields, spread, tabulate
 from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
@@ -43,16 +43,10 @@ def contract_entries(results: CampaignResults) -> list[dict[str, Any]]:
 def contract(results: CampaignResults) -> Table:
     """Each setting that was asked of the servers, their answer, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
-    columns: Columns = (
-        ("Setting", lambda entry: str(entry["setting"])),
-        ("Asked for", lambda entry: _format_value(entry["asked"])),
-        ("In fact", lambda entry: _format_value(entry["actual"])),
-        ("Seen in", lambda entry: _format_value(entry["source"])),
-        ("Servers", lambda entry: count(entry["servers"])),
-        ("Kept", lambda entry: words[entry["ok"]]),
-    )
+    values = {"Setting": "setting", "Asked for": "asked", "In fact": "actual", "Seen in": "source"}
+    kept: Columns = (("Servers", lambda entry: count(entry["servers"])), ("Kept", lambda entry: words[entry["ok"]]))
     note = "What was asked of each server, against what it said that it did."
-    return tabulate("Contract", columns, contract_entries(results), note)
+    return tabulate("Contract", (*fields(values, _format_value), *kept), contract_entries(results), note)
 
 
 def _format_value(value: Any) -> str:

@@ -18,6 +18,7 @@ from longctx.results.curves import METRICS, RunCurve
 
 SUFFIXES = (".png", ".svg")
 BOTH = (RANDOM_WEIGHTS, FILLED_KV)
+SAME_GPUS = "no run on another number of GPUs to compare with"
 NO_LIMITS = "nothing measured, or no limit of this hardware is known"
 
 
@@ -35,11 +36,7 @@ def _gpu_counts_differ(results: CampaignResults, others: Sequence[RunCurve]) -> 
 TTFT, DECODE = (_lazy("metric_figure", metric=metric) for metric in METRICS)
 TTFT_PER_GPU, DECODE_PER_GPU = (_lazy("metric_figure", metric=metric, per_gpu=True) for metric in METRICS)
 LIMITS, HAS_LIMITS = _lazy("limits_figure"), _lazy("our_shares")
-PER_GPU: Any = {
-    "shows": _gpu_counts_differ,
-    "empty": "no run on another number of GPUs to compare with",
-    "compares": True,
-}
+PER_GPU: Any = {"shows": _gpu_counts_differ, "empty": SAME_GPUS, "compares": True}
 BEFORE_MODES = (
     FigureSpec("ttft", "Time to first token against prompt length", TTFT),
     FigureSpec("decode", "Decode throughput against prompt length", DECODE, synthetic=BOTH),

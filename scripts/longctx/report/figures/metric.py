@@ -166,10 +166,8 @@ def _legend(axes: Axes, **options: Any) -> None:
         return isinstance(handle, Line2D), ours.index(label) if label in ours else len(ours)
 
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=place)
-    handles, labels = [entry[0] for entry in entries], [entry[1] for entry in entries]
-    axes.legend(
-        [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles], labels, **options
-    )
+    handles = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle, _ in entries]
+    axes.legend(handles, [label for _, label in entries], **options)
 
 
 def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
