@@ -8,8 +8,8 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import LongctxError
 from longctx.report.html import to_html
-from longctx.report.inputs import report_input
 from longctx.report.markdown import to_markdown
+from longctx.report.sections import report_input
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import read_curve
 from longctx.storage.atomic import write_atomic

@@ -7,7 +7,7 @@ from typing import Any
 import makerows
 from longctx.lengths import format_length
 from longctx.report.figures import draw
-from longctx.report.inputs import ReportInput
+from longctx.report.sections import ReportInput
 from longctx.results import comparison, curves, summary
 from longctx.results import fits as fitting
 from longctx.results.campaign_results import CampaignResults

@@ -1,8 +1,8 @@
 """Cells and tables of the reports, and how numbers are written in them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from longctx import units
@@ -44,18 +44,19 @@ def tabulate(
 
     A column is numeric when all its cells are numbers, lengths or missing. drop_empty: leaves out columns of none.
     """
-    heads, functions = zip(*columns, strict=True)
-    texts = [[function(item) for function in functions] for item in items]
+    columns = tuple(columns)
+    texts = [[make(item) for _, make in columns] for item in items]
     rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in texts]
-    kept = [i for i in range(len(heads)) if not drop_empty or any(row[i].text not in ("", NONE) for row in rows)]
-    numeric = {
-        place
-        for place, i in enumerate(kept)
-        if any(isinstance(row[i].sort, (int, float)) for row in rows)
-        and all(re.match(rf"[\d$+-]|{NONE}$", row[i].text) for row in rows)
-    }
-    finished = tuple(tuple(row[i] for i in kept) for row in rows)
-    return Table(title, tuple(heads[i] for i in kept), finished, note, frozenset(numeric))
+    cells = {head: [row[i] for row in rows] for i, (head, _) in enumerate(columns)}
+    if drop_empty:
+        cells = {head: column for head, column in cells.items() if any(cell.text not in ("", NONE) for cell in column)}
+    numeric = frozenset(i for i, column in enumerate(cells.values()) if _is_numeric(column))
+    return Table(title, tuple(cells), tuple(zip(*cells.values(), strict=True)), note, numeric)
+
+
+def _is_numeric(column: Sequence[Cell]) -> bool:
+    numbers = any(isinstance(cell.sort, (int, float)) for cell in column)
+    return numbers and all(re.match(rf"[\d$+-]|{NONE}$", cell.text) for cell in column)
 
 
 def number(value: float | None, digits: int = 3) -> Cell:
@@ -71,12 +72,17 @@ def field(name: str, digits: int = 3) -> Callable[[Row], Cell]:
     return lambda row: number(row.get(name), digits)
 
 
+def fields(names: Mapping[str, str], write: Callable[[Any], Cell | str] = number) -> Columns:
+    """Return a column for each head, which writes the row's number of that name."""
+    return tuple((head, lambda row, name=name: write(row.get(name))) for head, name in names.items())
+
+
 def count(value: int | None) -> Cell:
     return Cell(NONE) if value is None else Cell(f"{value:,}", value)
 
 
-def percent(share: float | None, digits: int = 1) -> Cell:
-    return Cell(NONE) if share is None else Cell(f"{share * 100:.{digits}f} %", share)
+def percent(share: float | None) -> Cell:
+    return Cell(NONE) if share is None else Cell(f"{share * 100:.1f} %", share)
 
 
 def change(value: float | None, reference: float | None) -> Cell:
@@ -97,20 +103,22 @@ def mean_std(mean: float | None, std: float | None, decimals: int) -> str:
     return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
 
 
-def spread(row: Row, metric: str, decimals: int) -> str:
+def spread(row: Row, metric: str, decimals: int) -> Cell:
     """Return a summary row's 'mean ± stddev' of `metric`."""
-    return mean_std(row.get(f"{metric}_mean"), row.get(f"{metric}_std"), decimals)
+    mean = row.get(f"{metric}_mean")
+    return Cell(mean_std(mean, row.get(f"{metric}_std"), decimals), mean)
 
 
 def ttft_cell(row: Row) -> Cell:
     """TTFT in seconds as published (two decimals; three below 1 s), with its human reading from two minutes on."""
     mean = row.get("ttft_s_mean")
-    text = spread(row, "ttft_s", 3 if mean is not None and mean < 1 else 2)
-    return Cell(text, mean, units.human_seconds(mean) if mean and mean >= 120 else "", (row["mode"], row["length"]))
+    human = units.human_seconds(mean) if mean and mean >= 120 else ""
+    cell = spread(row, "ttft_s", 3 if mean is not None and mean < 1 else 2)
+    return replace(cell, small=human, point=(row["mode"], row["length"]))
 
 
 def decode_cell(row: Row) -> Cell:
-    return Cell(spread(row, "decode_tok_s", 1), row.get("decode_tok_s_mean"), "", (row["mode"], row["length"]))
+    return replace(spread(row, "decode_tok_s", 1), point=(row["mode"], row["length"]))
 
 
 def prompt_cell(row: Row) -> Cell:

@@ -1,14 +1,18 @@
-"""The evidence behind Table 1 as tables: both clocks, limits, fits, costs, energy and comparisons.
+"""Table 1 and its twins, and the evidence behind them: both clocks, limits, fits, costs, energy and comparisons.
 
 A table is a pure function of its arguments; cells are finished text. A missing value is an em dash, never 0.
 """
 
+from dataclasses import replace
+from functools import partial
+
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
+from longctx.measure import reasons
 from longctx.report import cells
-from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, mean_std, prompt_cell, tabulate
+from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
 from longctx.report.mode import report_facet
-from longctx.results.campaign_results import CampaignResults
+from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
 from longctx.results.curves import METRICS
 from longctx.results.statistics import Description
@@ -29,29 +33,67 @@ ENERGY = (
     " first token, output tokens after it. Tools average over up to a second, so requests of less than"
     " a few seconds blur. Gaps: seconds without a sample, bridged by interpolation."
 )
-VERDICTS = {
-    "same": "within threshold",
-    "noise": "within noise",
-    "unproven": "beyond threshold, too few runs to prove it",
-    "lost": "no value here",
-}
+TOO_FEW = "beyond threshold, too few runs to prove it"
+VERDICTS = {"same": "within threshold", "noise": "within noise", "unproven": TOO_FEW, "lost": "no value here"}
 MODE: Column[Row] = ("Mode", lambda row: report_facet(row["mode"]).display_name)
 POINT: Columns = (("Prompt", prompt_cell), MODE)
 
 
+def table_1(results: CampaignResults) -> Table:
+    """Return Table 1 in the published form, of the first mode that was run: cold prompts where there are any."""
+    mode = results.modes[0] if results.modes else COLD_MODE
+    table = _mode_table(results, mode)
+    return replace(table, title=f"Table 1. {table.title}")
+
+
+def other_mode_tables(results: CampaignResults) -> list[Table]:
+    return [_mode_table(results, mode) for mode in results.modes[1:]]
+
+
+def _mode_table(results: CampaignResults, mode: str) -> Table:
+    """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
+    rows, facet = results.of_mode(mode), report_facet(mode)
+    ttft: Columns = ((facet.ttft_column, cells.ttft_cell),) if facet.ttft_column else ()
+    columns: Columns = (
+        ("Prompt", prompt_cell),
+        ("Tokens", lambda row: cells.count(row["length"])),
+        *ttft,
+        ("Decode tok/s", cells.decode_cell),
+        ("n", lambda row: cells.count(row["n"])),
+        ("Notes", lambda row: "; ".join(_notes(row))),
+    )
+    note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
+    return tabulate(facet.table_title, columns if any(map(_notes, rows)) else columns[:-1], rows, note)
+
+
+def _notes(row: Row) -> list[str]:
+    """Say what is wrong or special about a summary row, in a few words each."""
+    tried = row["n"] or row["n_failed"] or row["n_doubtful"]
+    texts = _faults(row) if tried else ["not measured"]
+    if len(row.get("hosts") or ()) > 1:
+        texts.append(f"± over {len(row['hosts'])} nodes, see Node to node")
+    if row.get("n_outliers"):
+        texts.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
+    return texts
+
+
+def _faults(row: Row) -> list[str]:
+    """Say how many requests failed, are doubtful or missing, with their reasons; then the marks of those that count."""
+    why = list(row.get("reasons") or ())
+    texts = [f"{row[name]} {word}" for name, word in (("n_failed", "failed"), ("n_doubtful", "doubtful")) if row[name]]
+    if bad := ", ".join(reason for reason in why if reason not in reasons.MARKED):
+        texts[-1:] = [f"{texts[-1]} ({bad})"] if texts else [bad]
+    if row["n_missing"]:
+        texts.append(f"{row['n_missing']} missing")
+    return texts + [reason for reason in why if reason in reasons.MARKED]
+
+
 def two_clocks(results: CampaignResults) -> Table:
     """TTFT by the client beside prefill by the server, with the spread of TTFT."""
-    columns: Columns = (
-        *POINT,
-        ("TTFT s", cells.field("ttft_s_mean", 4)),
-        ("Prefill s", cells.field("prefill_s_mean", 4)),
-        ("Overhead s", cells.field("overhead_s_mean", 4)),
-        ("TTFT min", cells.field("ttft_s_min", 4)),
-        ("median", cells.field("ttft_s_median", 4)),
-        ("max", cells.field("ttft_s_max", 4)),
-        ("TTFT CV", lambda row: cells.percent(row["ttft_s_cv"])),
-        ("Decode CV", lambda row: cells.percent(row["decode_tok_s_cv"])),
-    )
+    means = {"TTFT s": "ttft_s_mean", "Prefill s": "prefill_s_mean", "Overhead s": "overhead_s_mean"}
+    spread = {"TTFT min": "ttft_s_min", "median": "ttft_s_median", "max": "ttft_s_max"}
+    variation = fields({"TTFT CV": "ttft_s_cv", "Decode CV": "decode_tok_s_cv"}, cells.percent)
+    columns = (*POINT, *fields(means | spread, partial(cells.number, digits=4)), *variation)
     rows = [row for mode in results.modes for row in results.of_mode(mode) if row["ttft_s_mean"] is not None]
     return tabulate("Two clocks", columns, rows, OVERHEAD)
 
@@ -80,43 +122,31 @@ def decode_limits(results: CampaignResults) -> Table:
         ("Decode tok/s", cells.field("decode_tok_s_mean", 4)),
         ("Of the limit", lambda row: cells.percent(row["decode_over_bound"])),
     )
-    rows = [
-        row for row in results.summary if row.get("decode_bound_tok_s") and report_facet(row["mode"]).in_decode_limits
-    ]
-    return tabulate("Decode: limit", columns, rows, DECODE_BOUND)
+    rows = [row for row in results.summary if report_facet(row["mode"]).in_decode_limits]
+    bounded = [row for row in rows if row.get("decode_bound_tok_s")]
+    return tabulate("Decode: limit", columns, bounded, DECODE_BOUND)
 
 
 def costs(results: CampaignResults) -> Table:
     """Dollars per prefill, per cached query and per million tokens; nothing without a price."""
-    columns: Columns = (
-        *POINT,
-        ("$ / cold prefill", lambda row: cells.usd(row.get("usd_per_prefill"))),
-        ("$ / cached query", lambda row: cells.usd(row.get("usd_per_query"))),
-        ("$ / M prompt tokens", lambda row: cells.usd(row.get("usd_per_mtok"))),
-        ("$ / M output tokens", lambda row: cells.usd(row.get("usd_per_mtok_out"))),
-    )
+    requests = {"$ / cold prefill": "usd_per_prefill", "$ / cached query": "usd_per_query"}
+    tokens = {"$ / M prompt tokens": "usd_per_mtok", "$ / M output tokens": "usd_per_mtok_out"}
     price = results.price
     rows = [row for row in results.summary if price and (row["ttft_s_mean"] or row["decode_tok_s_mean"])]
     note = price and (
         f"At ${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU, one request at a time (max_num_seqs 1 is"
         " the published recipe): a server that batches is cheaper per token. Idle time is not in it."
     )
-    return tabulate("Cost", columns, rows, note or "", drop_empty=True)
+    return tabulate("Cost", (*POINT, *fields(requests | tokens, cells.usd)), rows, note or "", drop_empty=True)
 
 
 def energy(results: CampaignResults) -> Table:
     """Energy per request, per prompt and per output token, and the seconds without power samples."""
-    columns: Columns = (
-        *POINT,
-        ("J / request", cells.field("energy_j_mean")),
-        ("J / token", cells.field("energy_j_per_token")),
-        ("J / prompt token", cells.field("energy_j_per_prompt_token")),
-        ("J / output token", cells.field("energy_j_per_output_token")),
-        ("Gaps s", cells.field("power_gap_s_mean")),
-    )
+    joules = {"J / request": "energy_j_mean", "J / token": "energy_j_per_token"}
+    joules |= {f"J / {kind} token": f"energy_j_per_{kind}_token" for kind in ("prompt", "output")}
     rows = [row for row in results.summary if row.get("energy_j_mean") is not None]
     note = ENERGY + "".join(report_facet(mode).energy_note for mode in results.modes)
-    return tabulate("Energy", columns, rows, note, drop_empty=True)
+    return tabulate("Energy", (*POINT, *fields(joules | {"Gaps s": "power_gap_s_mean"})), rows, note, drop_empty=True)
 
 
 def fits(results: CampaignResults) -> Table:
@@ -162,10 +192,11 @@ def comparison_table(compared: Comparison) -> Table:
 
 def _mean_std(metric: str, values: Description) -> Cell:
     decimals = 1 if metric == "decode_tok_s" else 3 if (values.mean or 0) < 1 else 2
-    return Cell(mean_std(values.mean, values.std, decimals), values.mean, f"n={values.n}" if values.n else "")
+    text = cells.mean_std(values.mean, values.std, decimals)
+    return Cell(text, values.mean, f"n={values.n}" if values.n else "")
 
 
 def _interval(row: Compared) -> Cell:
-    if row.ratio is None or row.ratio.low is None or row.ratio.high is None:
+    if row.ratio is None or row.ratio.low is None:
         return Cell(NONE)
     return Cell(f"{row.ratio.low:.3f} to {row.ratio.high:.3f}", row.ratio.low)

@@ -1,13 +1,13 @@
 """What failed, is doubtful or marked, and what lies far from the rest."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from longctx.lengths import format_length
 from longctx.measure import reasons
 from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
-from longctx.results import statistics, summary
+from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
+from longctx.results.statistics import OUTLIER_MIN_N, OUTLIER_Z
 from longctx.storage.schemas import Role, Status
 
 RESUMED = (
@@ -42,11 +42,9 @@ def failures(results: CampaignResults) -> Table:
 
 def marks(results: CampaignResults) -> Table:
     """What ok requests could not prove, counted by reason."""
-    marked: dict[str, list[Row]] = defaultdict(list)
-    for row in results.rows:
-        if row["status"] == Status.OK and row["role"] != Role.WARMUP:
-            for reason in summary.reasons_of(row):
-                marked[reason].append(row)
+    ok = [row for row in results.rows if row["status"] == Status.OK and row["role"] != Role.WARMUP]
+    found = {reason for row in ok for reason in summary.reasons_of(row)}
+    marked = {reason: [row for row in ok if reason in summary.reasons_of(row)] for reason in found}
     columns: tuple[Column[str], ...] = (
         ("Mark", str),
         ("What it means", _meaning),
@@ -62,17 +60,9 @@ def _distinct_lengths(rows: Iterable[Row]) -> str:
 
 def outliers(results: CampaignResults) -> Table:
     """Requests far from the others of their length; they stay in every mean."""
-    columns: Columns = (
-        POINT,
-        REQUEST,
-        ("TTFT s", field("ttft_s", 4)),
-        ("Decode tok/s", field("decode_tok_s", 4)),
-    )
-    note = (
-        f"Kept in every mean. Rule: modified z-score 0.6745 |x - median| / MAD over {statistics.OUTLIER_Z}, with"
-        f" {statistics.OUTLIER_MIN_N} requests or more."
-    )
-    return tabulate("Outliers", columns, summary.outlier_rows(results.rows), note)
+    columns: Columns = (POINT, REQUEST, ("TTFT s", field("ttft_s", 4)), ("Decode tok/s", field("decode_tok_s", 4)))
+    rule = f"modified z-score 0.6745 |x - median| / MAD over {OUTLIER_Z}, with {OUTLIER_MIN_N} requests or more"
+    return tabulate("Outliers", columns, summary.outlier_rows(results.rows), f"Kept in every mean. Rule: {rule}.")
 
 
 def resumed(results: CampaignResults) -> Table:
@@ -93,8 +83,5 @@ def corpus_note(results: CampaignResults) -> str:
     cycled = [row for row in results.validation if (row.get("cycles") or 1) > 1]
     if not cycled:
         return ""
-    most = max(row["cycles"] for row in cycled)
-    return (
-        f"The corpus is shorter than the longest prompts: it was read up to {most} times, each time after a marker of"
-        f" its own ({_distinct_lengths(cycled)})."
-    )
+    text = f"it was read up to {max(row['cycles'] for row in cycled)} times, each time after a marker of its own"
+    return f"The corpus is shorter than the longest prompts: {text} ({_distinct_lengths(cycled)})."

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import re
-from functools import cache, partial
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,12 +21,14 @@ from markupsafe import Markup
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
 from longctx.report import faults, narrative, palette, sections
-from longctx.report.cells import NONE, Cell, Row, Table, tabulate
-from longctx.report.inputs import ReportInput
+from longctx.report.cells import NONE, Cell, Row, tabulate
 from longctx.report.mode import FigureSpec
-from longctx.results.campaign_results import CampaignResults
+from longctx.report.sections import ReportInput
 
 TEMPLATES = Path(__file__).parent / "templates"
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 # The page's CSS has a variable for each colour of the figures.
 COLOUR_NAMES = ["INK", "MUTED", "GRID", "PAPER", "BLUE", "VERMILLION", "GREEN", "ORANGE", "PURPLE", "SKY", "YELLOW"]
 FIGURE_COLOURS: dict[str, str] = {getattr(palette, name): f"--{name.lower()}" for name in COLOUR_NAMES}
@@ -36,30 +39,16 @@ FIRST_FIELDS = ("detail", "log_lines", "server_counters")
 
 def to_html(report: ReportInput, folder: Path) -> str:
     """Return the page; its links are relative to `folder`, where the file will lie."""
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    page: str = _template().render(
-        report=report,
-        results=report.results,
-        narrative=narrative,
-        sections=sections,
-        corpus_note=faults.corpus_note(report.results),
-        figures=figures(report),
-        raw=raw_rows(report.results),
-        raw_data=raw_data(report, folder),
-        summary_table=summary_rows(report.results),
-        dash=NONE,
-        anchor=anchor,
-        script=Markup(script),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    results, script = report.results, (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    raw = tabulate("Raw rows", [(head, partial(raw_cell, name)) for head, name in RAW_COLUMNS], results.rows)
+    columns = [(name, partial(raw_cell, name)) for name in next(iter(results.summary), ())]
+    summary = tabulate("Summary rows", columns, results.summary, drop_empty=True)
+    names = {"report": report, "results": results, "narrative": narrative, "sections": sections, "faults": faults}
+    names |= {"figures": figures(report), "summary_table": summary, "raw": raw, "raw_data": raw_data(report, folder)}
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = ENVIRONMENT.get_template("report.html.j2")
+    page: str = template.render(names, dash=NONE, anchor=anchor, script=Markup(script), digest=digest)
     return page
-
-
-@cache
-def _template() -> Any:
-    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
-    return environment.get_template("report.html.j2")
 
 
 def anchor(point: tuple[str, int]) -> str:
@@ -83,10 +72,9 @@ def inline_svg(svg: str, name: str, caption: str) -> str:
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     for colour, variable in FIGURE_COLOURS.items():
         svg = re.sub(rf"{colour}\b", f"var({variable})", svg, flags=re.IGNORECASE)
-    label = str(Markup.escape(caption))
-    return re.sub(r'<svg ([^>]*?)width="[^"]*"', rf'<svg role="img" aria-label="{label}" \1', svg, count=1).replace(
-        'height="', 'data-height="', 1
-    )
+    role = rf'<svg role="img" aria-label="{Markup.escape(caption)}" \1'
+    svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', role, svg, count=1)
+    return svg.replace('height="', 'data-height="', 1)
 
 
 RAW_COLUMNS = (
@@ -98,17 +86,6 @@ RAW_COLUMNS = (
     ("ITL p99 s", "itl_p99_s"), ("Chunks", "chunks"), ("Coalesced", "coalesced"), ("JIT", "jit_events"),
     ("Energy J", "energy_j"), ("Started (UTC)", "started_at"), ("Host", "host"),
 )  # fmt: skip
-
-
-def raw_rows(results: CampaignResults) -> Table:
-    """Return every row that was measured, warm-ups included."""
-    return tabulate("Raw rows", [(head, partial(raw_cell, name)) for head, name in RAW_COLUMNS], results.rows)
-
-
-def summary_rows(results: CampaignResults) -> Table:
-    """Return every column of the summary that has a value anywhere."""
-    columns = [(name, partial(raw_cell, name)) for name in (results.summary[0] if results.summary else ("mode",))]
-    return tabulate("Summary rows", columns, results.summary, drop_empty=True)
 
 
 def raw_cell(name: str, row: Row) -> Cell:
@@ -136,39 +113,24 @@ def plain(value: Any) -> str:
 
 def raw_data(report: ReportInput, folder: Path) -> Markup:
     """Return, as JSON for the page's script, each row's remaining fields and its files."""
-    servers, rows = report.results.servers, report.results.rows
-    logs = {(row["mode"], row["length"], row["pass_index"]): row.get("log_path") for row in servers}
-    shown = {name for _, name in RAW_COLUMNS}
+    point = itemgetter("length", "pass_index", "mode")
+    logs = {point(row): row.get("log_path") for row in report.results.servers}
+    hidden = [name for _, name in RAW_COLUMNS]
     details = []
-    for row in rows:
-        rest = [name for name in row if name not in shown and row[name] not in (None, [])]
-        rest.sort(key=lambda name: FIRST_FIELDS.index(name) if name in FIRST_FIELDS else len(FIRST_FIELDS))
-        fields = {name: _cut(_indented(row[name]) if name == "server_counters" else row[name]) for name in rest}
-        log = logs.get((row["mode"], row["length"], row["pass_index"]))
-        details.append({"files": _files(report.results_folder, row, log, folder), "fields": fields})
+    for row in report.results.rows:
+        stem = Path(Point(*point(row)).name + ".parquet")
+        tables = {"chunk trace": "traces", "progress": "progress", "server facts": "servers"}
+        paths: dict[str, Any] = {name: report.results_folder / table / stem for name, table in tables.items()}
+        paths = {"rows": row.get("source"), **paths, "server log": logs.get(point(row))}
+        files = {name: quote(os.path.relpath(path, folder)) for name, path in paths.items() if path}
+        rest = {name: value for name, value in row.items() if name not in hidden and value not in (None, [])}
+        first = {name: rest[name] for name in FIRST_FIELDS if name in rest}
+        details.append({"files": files, "fields": {name: _full(name, value) for name, value in (first | rest).items()}})
     return Markup(json.dumps(details, ensure_ascii=False).replace("<", "\\u003c"))
 
 
-def _indented(text: str) -> str:
-    try:
-        return "\n".join(f"{name}: {json.dumps(value)}" for name, value in json.loads(text).items())
-    except (ValueError, AttributeError):
-        return text
-
-
-def _cut(value: Any) -> str:
+def _full(name: str, value: Any) -> str:
     text = "\n".join(value) if isinstance(value, list) else plain(value)
+    if name == "server_counters":
+        text = "\n".join(f"{counter}: {json.dumps(values)}" for counter, values in json.loads(text).items())
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " … (cut; the Parquet has all of it)"
-
-
-def _files(results_folder: Path, row: Row, log: str | None, folder: Path) -> dict[str, str]:
-    """Return label -> relative link of the files behind a row."""
-    point = Point(row["length"], row["pass_index"], row["mode"]).name
-    paths = {
-        "rows": row.get("source"),
-        "chunk trace": results_folder / "traces" / f"{point}.parquet",
-        "progress": results_folder / "progress" / f"{point}.parquet",
-        "server facts": results_folder / "servers" / f"{point}.parquet",
-        "server log": log,
-    }
-    return {name: quote(Path(os.path.relpath(path, folder)).as_posix()) for name, path in paths.items() if path}

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from longctx.report import faults, narrative, sections
 from longctx.report.cells import NONE, Cell, Table
-from longctx.report.inputs import ReportInput
+from longctx.report.sections import ReportInput
 
 
 def to_markdown(report: ReportInput, folder: Path) -> str:
     """Return the whole report; links are relative to `folder`, where the file will lie."""
-    results = report.results
-    banner = narrative.partial(results)
+    results, banner = report.results, narrative.partial(report.results)
     parts = [
         f"# {_escape(results.name)}: long-context serving\n",
         f"{_escape(results.subtitle)}\n" if results.subtitle else "",
@@ -43,7 +42,7 @@ def _cell(cell: Cell, report: ReportInput, folder: Path) -> str:
     if cell.point and cell.text != NONE:
         rows = [row for row in report.results.rows if (row["mode"], row["length"]) == cell.point]
         if sources := sorted({row["source"] for row in rows if row.get("source")}):
-            text = f"[{text}](<{_relative(Path(sources[0]).parent, folder)}>)"
+            text = f"[{text}](<{os.path.relpath(Path(sources[0]).parent, folder)}>)"
     return text + (f" ({_escape(cell.small)})" if cell.small else "")
 
 
@@ -54,7 +53,7 @@ def _figures(report: ReportInput, folder: Path) -> Iterable[str]:
         yield "## Figures\n"
     for figure, path in existing:
         caption = ". ".join([figure.caption, *sections.figure_labels(report.results, figure)])
-        yield f"![{_escape(caption)}](<{_relative(path, folder)}>)\n"
+        yield f"![{_escape(caption)}](<{os.path.relpath(path, folder)}>)\n"
 
 
 def _failures(report: ReportInput, folder: Path) -> str:
@@ -66,19 +65,13 @@ def _failures(report: ReportInput, folder: Path) -> str:
 
 
 def _reproduce(report: ReportInput) -> str:
-    recipe = sections.recipe_text(report.results.recipe)
-    return (
-        f"## Reproduce\n\n```sh\n{report.command}\n```\n\n"
-        + (f"longctx at commit {_escape(report.revision)}.\n\n" if report.revision else "")
-        + f"<details><summary>Recipe</summary>\n\n```yaml\n{recipe}```\n\n</details>\n"
-    )
+    revision = f"longctx at commit {_escape(report.revision)}.\n\n" if report.revision else ""
+    recipe = f"```yaml\n{sections.recipe_text(report.results.recipe)}```"
+    details = f"<details><summary>Recipe</summary>\n\n{recipe}\n\n</details>\n"
+    return f"## Reproduce\n\n```sh\n{report.command}\n```\n\n{revision}{details}"
 
 
 def _escape(text: str) -> str:
     """Make text safe inside a Markdown table cell, also against what a server's message may contain."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|$~]|^#)", r"\\\1", text)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path, folder)).as_posix()

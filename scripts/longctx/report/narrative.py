@@ -1,5 +1,7 @@
 """The campaign in sentences: how far it got, what must not be overlooked, and what the numbers say."""
 
+from operator import itemgetter
+
 from longctx import units
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
@@ -12,18 +14,16 @@ from longctx.results.campaign_results import CampaignResults
 
 def partial(results: CampaignResults) -> str:
     """Return one sentence if requests are missing, failed or doubtful, else ''."""
-    incomplete = [row for row in results.summary if row["n_missing"] or row["n"] == 0]
-    if not incomplete:
-        return ""
-    missing, failed = (sum(row[name] for row in results.summary) for name in ("n_missing", "n_failed"))
     by_mode = []
     for mode in results.modes:
-        if lengths := [format_length(row["length"]) for row in results.of_mode(mode) if row in incomplete]:
-            by_mode.append(f"{report_facet(mode).display_name} {', '.join(lengths)}")
-    return (
-        f"Partial: {missing} request{'s' if missing != 1 else ''} not measured yet, {failed} failed;"
-        f" incomplete: {'; '.join(by_mode)}."
-    )
+        rows = [row for row in results.of_mode(mode) if row["n_missing"] or row["n"] == 0]
+        if lengths := ", ".join(format_length(row["length"]) for row in rows):
+            by_mode.append(f"{report_facet(mode).display_name} {lengths}")
+    if not by_mode:
+        return ""
+    missing, failed = (sum(row[name] for row in results.summary) for name in ("n_missing", "n_failed"))
+    requests = f"{missing} request{'s' if missing != 1 else ''}"
+    return f"Partial: {requests} not measured yet, {failed} failed; incomplete: {'; '.join(by_mode)}."
 
 
 def alerts(results: CampaignResults) -> list[str]:
@@ -64,12 +64,10 @@ def _stitched(results: CampaignResults) -> list[str]:
     rows = [row for row in results.rows if row.get("stitched_prefill_s") is not None]
     if not rows:
         return []
-    row = max(rows, key=lambda row: row["length"])
-    return [
-        f"{format_length(row['length'])}, cold: interrupted, and continued from token {row['resumed_from']:,} of a"
-        f" checkpoint; the prefill put together takes {units.human_seconds(row['stitched_prefill_s'])}"
-        f" ± {units.human_seconds(row['stitched_error_s'])}."
-    ]
+    row = max(rows, key=itemgetter("length"))
+    takes, error = units.human_seconds(row["stitched_prefill_s"]), units.human_seconds(row["stitched_error_s"])
+    text = f"{format_length(row['length'])}, cold: interrupted, and continued from token {row['resumed_from']:,}"
+    return [f"{text} of a checkpoint; the prefill put together takes {takes} ± {error}."]
 
 
 def _growth(results: CampaignResults) -> list[str]:
@@ -77,37 +75,30 @@ def _growth(results: CampaignResults) -> list[str]:
     fit = fits.get("ttft_power_long") or fits.get("ttft_power")
     if fit is None:
         return []
-    return [
-        f"TTFT grows as L^{fit['exponent']:.2f} over {format_length(fit['length_min'])} to"
-        f" {format_length(fit['length_max'])} (R² {fit['r2']:.4f})."
-    ]
+    span = f"{format_length(fit['length_min'])} to {format_length(fit['length_max'])}"
+    return [f"TTFT grows as L^{fit['exponent']:.2f} over {span} (R² {fit['r2']:.4f})."]
 
 
 def _limit(results: CampaignResults) -> list[str]:
-    bounded = [row for row in results.of_mode(COLD_MODE) if row.get("ttft_over_bound")]
-    decoded = [row for mode in results.modes for row in results.of_mode(mode) if row.get("decode_over_bound")]
     shares = []
-    if bounded:
+    if bounded := [row for row in results.of_mode(COLD_MODE) if row.get("ttft_over_bound")]:
         row = bounded[-1]
         shares.append(f"prefill at {format_length(row['length'])} {1 / row['ttft_over_bound']:.0%} of peak FLOP/s")
-    if decoded:
-        row = max(decoded, key=lambda row: row["length"])
-        condition = report_facet(row["mode"]).decode_condition
-        share = f"{row['decode_over_bound']:.0%} of memory bandwidth"
-        shares.append(f"decode at {format_length(row['length'])}{condition} {share}")
+    if decoded := [row for mode in results.modes for row in results.of_mode(mode) if row.get("decode_over_bound")]:
+        row = max(decoded, key=itemgetter("length"))
+        where = format_length(row["length"]) + report_facet(row["mode"]).decode_condition
+        shares.append(f"decode at {where} {row['decode_over_bound']:.0%} of memory bandwidth")
     return [f"Of the hardware's limit: {', '.join(shares)}."] if shares else []
 
 
 def _capacity(results: CampaignResults) -> list[str]:
-    planned = sorted((row for row in results.plan if row.get("capacity_tokens")), key=lambda row: row["length"])
+    planned = sorted((row for row in results.plan if row.get("capacity_tokens")), key=itemgetter("length"))
     if not planned:
         return []
-    fitting = [row for row in planned if row["fits"]]
-    too_long = next((row for row in planned if row["fits"] is False), None)
     text = f"The KV cache holds about {planned[-1]['capacity_tokens'] / 1e6:,.1f} M tokens by the plan"
-    if fitting:
+    if fitting := [row for row in planned if row["fits"]]:
         text += f", so {format_length(fitting[-1]['length'])} fits"
-    if too_long:
+    if too_long := next((row for row in planned if row["fits"] is False), None):
         text += f" and {format_length(too_long['length'])} does not"
         text += f" ({too_long['reason']})" if too_long.get("reason") else ""
     return [f"{text}."]

@@ -25,10 +25,5 @@ class Look:
     def options(self) -> dict[str, Any]:
         """What matplotlib's plot and errorbar take."""
         face = "none" if self.hollow else self.colour
-        marker = {"marker": self.marker, "markersize": self.size, "markeredgewidth": 1.4}
-        return marker | {
-            "color": self.colour,
-            "markerfacecolor": face,
-            "markeredgecolor": self.colour,
-            "linewidth": 1.2,
-        }
+        colours = {"color": self.colour, "markerfacecolor": face, "markeredgecolor": self.colour}
+        return {**colours, "marker": self.marker, "markersize": self.size, "markeredgewidth": 1.4, "linewidth": 1.2}

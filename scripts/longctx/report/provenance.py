@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Cell, Columns, Row, Table, count, spread, tabulate
+from longctx.report.cells import NONE, Columns, Row, Table, count, fields, spread, tabulate
 from longctx.report.evidence import POINT
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
@@ -21,10 +21,10 @@ def hosts(results: CampaignResults) -> Table:
     """Means per node where one length ran on several: node to node kept apart from run to run."""
     columns: Columns = (
         *POINT,
-        ("Node", lambda row: Cell(row["host"])),
+        ("Node", itemgetter("host")),
         ("n", lambda row: count(row["n"])),
-        ("TTFT s", lambda row: Cell(spread(row, "ttft_s", 3), row["ttft_s_mean"])),
-        ("Decode tok/s", lambda row: Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"])),
+        ("TTFT s", lambda row: spread(row, "ttft_s", 3)),
+        ("Decode tok/s", lambda row: spread(row, "decode_tok_s", 1)),
     )
     note = "± is the spread from run to run on one node; the difference between rows of a length is node to node."
     return tabulate("Node to node", columns, summary.per_host(results.rows), note)
@@ -34,33 +34,19 @@ def contract_entries(results: CampaignResults) -> list[dict[str, Any]]:
     """Return each distinct {setting, asked, actual, source, ok} with `servers`, their number; violated ones first."""
     counted: Counter[str] = Counter()
     for server in results.servers:
-        for entry in _json_list(server.get("contract")):
+        for entry in json.loads(server.get("contract") or "[]"):
             counted[json.dumps({key: entry.get(key) for key in ("setting", "asked", "actual", "source", "ok")})] += 1
     entries = [json.loads(text) | {"servers": servers} for text, servers in counted.items()]
     return sorted(entries, key=lambda entry: ({False: 0, None: 1, True: 2}[entry["ok"]], entry["setting"]))
 
 
-def _json_list(text: str | None) -> list[dict[str, Any]]:
-    try:
-        entries = json.loads(text or "[]")
-    except ValueError:
-        return []
-    return entries if isinstance(entries, list) else []
-
-
 def contract(results: CampaignResults) -> Table:
     """Each setting that was asked of the servers, their answer, and whether the two agree."""
     words = {True: "yes", False: "no, differs", None: "not proven"}
-    columns: Columns = (
-        ("Setting", lambda entry: str(entry["setting"])),
-        ("Asked for", lambda entry: _format_value(entry["asked"])),
-        ("In fact", lambda entry: _format_value(entry["actual"])),
-        ("Seen in", lambda entry: _format_value(entry["source"])),
-        ("Servers", lambda entry: count(entry["servers"])),
-        ("Kept", lambda entry: words[entry["ok"]]),
-    )
+    values = {"Setting": "setting", "Asked for": "asked", "In fact": "actual", "Seen in": "source"}
+    kept: Columns = (("Servers", lambda entry: count(entry["servers"])), ("Kept", lambda entry: words[entry["ok"]]))
     note = "What was asked of each server, against what it said that it did."
-    return tabulate("Contract", columns, contract_entries(results), note)
+    return tabulate("Contract", (*fields(values, _format_value), *kept), contract_entries(results), note)
 
 
 def _format_value(value: Any) -> str:

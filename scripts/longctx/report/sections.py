@@ -1,19 +1,55 @@
-"""The sections that the Markdown and the HTML report share, in order. A section that fails costs itself alone."""
+"""What a report is made from, and the sections that the Markdown and the HTML report share, in order.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+A section that fails costs itself alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import MODES
-from longctx.report import evidence, faults, provenance, tables
+from longctx.report import evidence, faults, provenance
 from longctx.report.cells import Table, tabulate
-from longctx.report.inputs import ReportInput
+from longctx.report.figures.draw import shown_figures
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
+from longctx.results.comparison import Comparison, compare
+from longctx.results.curves import RunCurve, curve_from_summary
+from longctx.storage.provenance import git_revision
 
 Builder = Callable[[Any], Table | list[Table]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInput:
+    """A campaign's results and what its reports say beside them; nothing else is read from disk but the figures.
+
+    figures: each figure that shows something, with the stem of its .png and .svg. command: reproduces the campaign.
+    revision: of longctx. results_folder: the links to traces, progress and server facts start from it.
+    """
+
+    results: CampaignResults
+    comparisons: Sequence[Comparison] = ()
+    figures: Sequence[tuple[FigureSpec, Path]] = ()
+    command: str = ""
+    revision: str = ""
+    results_folder: Path = Path("results")
+
+
+def report_input(
+    campaign: Campaign, results: CampaignResults, others: Sequence[RunCurve], figures: Path, command: str
+) -> ReportInput:
+    """Compare a campaign's results with other runs; `figures` is the folder in which draw_all left its files."""
+    ours, threshold = curve_from_summary(results.summary), float(campaign.config.compare_threshold)
+    comparisons = [compare(ours, other, threshold=threshold) for other in others]
+    counted = [other for other in others if ours.gpu_count and other.gpu_count not in (None, 0, ours.gpu_count)]
+    comparisons += [compare(ours, other, threshold=threshold, normalise=True) for other in counted]
+    stems = [(figure, figures / figure.name) for figure in shown_figures(results, others)]
+    return ReportInput(results, comparisons, stems, command, git_revision(), campaign.results)
 
 
 def _tables(builders: Iterable[Builder], subject: Any) -> list[Table]:
@@ -32,28 +68,21 @@ def _tables(builders: Iterable[Builder], subject: Any) -> list[Table]:
 
 def mode_tables(results: CampaignResults) -> list[Table]:
     """Return Table 1 and one table for each further mode."""
-    return _tables([tables.table_1, tables.other_mode_tables], results)
+    return _tables([evidence.table_1, evidence.other_mode_tables], results)
 
 
 def evidence_tables(report: ReportInput) -> list[Table]:
     """Return the tables between the figures and the failures, in order; empty ones have nothing to say."""
-    facets = [report_facet(mode) for mode in MODES]
-    limits: list[Builder] = [
-        evidence.two_clocks,
-        evidence.prefill_limits,
-        evidence.decode_limits,
-        *(f.checks for f in facets),
-    ]
-    costs: list[Builder] = [evidence.fits, *(f.gain_tables for f in facets), evidence.costs, evidence.energy]
+    results, facets = report.results, [report_facet(mode) for mode in MODES]
+    checks, gains = [facet.checks for facet in facets], [facet.gain_tables for facet in facets]
+    limits: list[Builder] = [evidence.two_clocks, evidence.prefill_limits, evidence.decode_limits, *checks]
+    costs: list[Builder] = [evidence.fits, *gains, evidence.costs, evidence.energy]
     comparisons = [table for run in report.comparisons for table in _tables([evidence.comparison_table], run)]
-    ours = _labelled(_tables([*limits, *costs], report.results), report.results)
-    return [*ours, *comparisons, *_labelled(_tables([provenance.hosts], report.results), report.results)]
-
-
-def _labelled(shown: Iterable[Table], results: CampaignResults) -> list[Table]:
-    """Return tables whose notes name random weights where there are any; filled caches are named in the rows."""
+    # Filled caches are named in the rows.
     label = "Synthetic: random weights." if RANDOM_WEIGHTS in results.synthetic_labels() else ""
-    return [replace(table, note=f"{table.note} {label}".strip()) for table in shown]
+    ours = _tables([*limits, *costs, provenance.hosts], results)
+    *ours, hosts = [replace(table, note=f"{table.note} {label}".strip()) for table in ours]
+    return [*ours, *comparisons, hosts]
 
 
 def fault_tables(results: CampaignResults) -> list[Table]:

@@ -6,7 +6,7 @@ whose bytes depend only on the data.
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from longctx.lengths import format_length
 from longctx.report.palette import CYCLE, GRID, INK, MUTED, PAPER, VERMILLION
+from longctx.results.campaign_results import RANDOM_WEIGHTS
 from longctx.storage.atomic import write_atomic
 
 HEIGHT_IN = 4.6
+MOST_LENGTHS = 9
 
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
@@ -48,9 +50,9 @@ def theme() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def new(title: str, subtitle: str = "", *, width: float = 7.4, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
-    """Return a figure of `width` x `height` inches with one axes, a bold title and a grey line under it."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new(title: str, subtitle: str, height: float = HEIGHT_IN) -> tuple[Figure, Axes]:
+    """Return a figure of `height` inches with one axes, a bold title and a grey line under it."""
+    figure = Figure(figsize=(7.4, height), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
     if subtitle:
@@ -64,22 +66,35 @@ def paper_box(pad: float, **options: Any) -> dict[str, Any]:
     return {"boxstyle": f"square,pad={pad}", "fc": PAPER, "ec": "none", **options}
 
 
-def mark_synthetic(axes: Axes, labels: Iterable[str]) -> None:
-    """Show in the figure's corner, boxed, what about its numbers is not real; without labels no box."""
-    if text := " · ".join(labels):
+def mark_synthetic(axes: Axes, labels: Collection[str]) -> None:
+    """Box random weights in the figure's corner where they are among the labels; legends name filled caches."""
+    if RANDOM_WEIGHTS in labels:
         place: Any = {"xycoords": "figure fraction", "textcoords": "offset points", "ha": "right", "va": "top"}
         box = {"boxstyle": "round,pad=0.35", "fc": "none", "ec": VERMILLION, "lw": 1.2}
-        note = axes.annotate(text, (1, 1), (-9, -10), fontsize=8.5, color=INK, bbox=box, **place)
+        note = axes.annotate(RANDOM_WEIGHTS, (1, 1), (-9, -10), fontsize=8.5, color=INK, bbox=box, **place)
         note.set_in_layout(False)
 
 
-def length_axis(axes: Axes, lengths: Sequence[int], label: str = "Prompt length (tokens)", most: int = 9) -> None:
-    """Make x a log2 axis over `lengths` (tokens) with at most `most` Ki/Mi labels at powers of two."""
+def write_in_the_middle(axes: Axes, text: str) -> None:
+    look: Any = {"ha": "center", "color": MUTED, "fontsize": 12, "bbox": paper_box(0.2)}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **look)
+
+
+def empty_figure(title: str, subtitle: str, text: str) -> Figure:
+    """Return a figure that says why it shows nothing."""
+    figure, axes = new(title, subtitle)
+    axes.set_axis_off()
+    write_in_the_middle(axes, text)
+    return figure
+
+
+def length_axis(axes: Axes, lengths: Collection[int], label: str = "Prompt length (tokens)") -> None:
+    """Make x a log2 axis over `lengths` (tokens) with at most MOST_LENGTHS Ki/Mi labels at powers of two."""
     axes.set_xscale("log", base=2)
-    low, high = (min(lengths), max(lengths)) if lengths else (1024, 1024)
+    low, high = min(lengths, default=1024), max(lengths, default=1024)
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
-    step = max(1, math.ceil((last - first + 1) / most))
     powers = range(first, last + 1)
+    step = math.ceil(len(powers) / MOST_LENGTHS)
     axes.xaxis.set_major_locator(FixedLocator([2**p for p in powers if (last - p) % step == 0]))
     axes.xaxis.set_minor_locator(FixedLocator([2**p for p in powers]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_length(round(value))))

@@ -1,9 +1,9 @@
-"""What a prefill, a query and a million tokens cost, and when a resident prefix pays.
+"""What a prefill, a query and a million tokens cost.
 
 Prices are of the time that the whole node is busy: seconds x GPUs x $/GPU-hour / 3600; idle time has no price.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,39 +28,6 @@ class Price:
     def usd(self, seconds: float | None) -> float | None:
         """Return the price of `seconds` of the whole node."""
         return None if seconds is None else seconds * self.gpu_count * self.usd_per_gpu_hour / 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Amortisation:
-    """A prompt of `length` tokens asked `queries` times with its prefix resident, answers included.
-
-    speedup: the time of as many cold queries over resident_total_s.
-    """
-
-    length: int
-    queries: int
-    resident_total_s: float
-    resident_per_query_s: float
-    speedup: float
-
-
-def amortise(length: int, cold_s: float, hot_s: float, queries: Iterable[int]) -> list[Amortisation]:
-    """Return the totals after each number of queries, the first of which prefills: cold_s + (K - 1) hot_s."""
-    totals = [(count, cold_s + (count - 1) * hot_s) for count in queries]
-    return [Amortisation(length, count, total, total / count, count * cold_s / total) for count, total in totals]
-
-
-def break_even(prefill_s: float, cold_s: float, hot_s: float) -> int | None:
-    """Return after how many queries a prefix prefilled ahead of time is cheaper: the least K with
-    prefill_s + K hot_s <= K cold_s; None if hot queries are no faster."""
-    if hot_s >= cold_s:
-        return None
-    return max(1, -int(-prefill_s // (cold_s - hot_s)))
-
-
-def answer_share(ttft_s: float | None, decode_tok_s: float | None, tokens: int = 1024) -> float | None:
-    """Return the time to decode `tokens` as a share of the time to the first token (published run, 64Mi: 0.15 %)."""
-    return tokens / decode_tok_s / ttft_s if ttft_s and decode_tok_s else None
 
 
 def cold_row(hot: Mapping[str, Any], prefill: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import makereport
 import makerows
 import pytest
 from longctx.report import html, palette
-from longctx.report.inputs import ReportInput
+from longctx.report.sections import ReportInput
 from longctx.results.campaign_results import RANDOM_WEIGHTS
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}

@@ -12,10 +12,10 @@ import makerows
 import pytest
 from longctx.campaign import campaign
 from longctx.lengths import format_length
-from longctx.report import cells, evidence, faults, narrative, provenance, sections, tables
-from longctx.report.inputs import ReportInput
+from longctx.report import cells, evidence, faults, narrative, provenance, sections
 from longctx.report.markdown import to_markdown
 from longctx.report.mode import report_facet
+from longctx.report.sections import ReportInput
 from longctx.results import comparison, curves, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import parquet, schemas
@@ -48,7 +48,7 @@ def markdown(source: ReportInput | CampaignResults) -> str:
 
 
 def test_table_1_has_the_published_form(results: CampaignResults) -> None:
-    table = tables.table_1(results)
+    table = evidence.table_1(results)
     assert table.columns[:4] == ("Prompt", "Tokens", "TTFT s", "Decode tok/s")
     rows = {row[0]: row for row in texts(table)}
     assert rows["64Ki"][1] == "65,536"
@@ -60,7 +60,7 @@ def test_table_1_has_the_published_form(results: CampaignResults) -> None:
 
 
 def test_one_run_has_no_plus_minus() -> None:
-    row = texts(tables.table_1(of([makerows.row(ttft_s=18.4412, decode_tok_s=211.53)])))[0]
+    row = texts(evidence.table_1(of([makerows.row(ttft_s=18.4412, decode_tok_s=211.53)])))[0]
     assert row[:5] == ["4Ki", "4,096", "18.44", "211.5", "1"]
 
 
@@ -73,7 +73,7 @@ def test_published_numbers_are_written_as_published() -> None:
 
 
 def test_filled_caches_have_their_own_table_without_ttft(results: CampaignResults) -> None:
-    tables_of_modes = tables.other_mode_tables(results)
+    tables_of_modes = evidence.other_mode_tables(results)
     filled = tables_of_modes[-1]
     assert "TTFT s" not in filled.columns
     assert "filled, not prefilled" in filled.note
@@ -201,9 +201,9 @@ def test_filled_against_prefilled(results: CampaignResults) -> None:
 def test_hosts_are_kept_apart() -> None:
     rows = [makerows.row(pass_index=i, host=f"node-{i % 2}") for i in range(4)]
     assert [row[2] for row in texts(provenance.hosts(of(rows)))] == ["node-0", "node-1"]
-    assert "± over 2 nodes, see Node to node" in texts(tables.table_1(of(rows)))[0]
+    assert "± over 2 nodes, see Node to node" in texts(evidence.table_1(of(rows)))[0]
     assert not provenance.hosts(of([makerows.row()])).rows
-    assert "Notes" not in tables.table_1(of([makerows.row()])).columns
+    assert "Notes" not in evidence.table_1(of([makerows.row()])).columns
 
 
 def test_environment_lists_what_differs() -> None:

@@ -1,4 +1,4 @@
-"""Cost: dollars computed by hand, amortisation and the published share of an answer."""
+"""Cost: dollars computed by hand."""
 
 import makerows
 import pytest
@@ -10,34 +10,6 @@ def test_a_node_hour_costs_its_gpus() -> None:
     price = Price(usd_per_gpu_hour=2.0, gpu_count=8)
     assert price.usd(3600.0) == pytest.approx(16.0)
     assert price.usd(None) is None
-
-
-def test_amortisation_by_hand() -> None:
-    one, ten = cost.amortise(1024, cold_s=100.0, hot_s=2.0, queries=(1, 10))
-    assert (one.resident_total_s, one.speedup) == (100.0, 1.0)
-    assert (ten.queries, ten.resident_total_s) == (10, 118.0)
-    assert ten.resident_per_query_s == pytest.approx(11.8)
-    assert ten.speedup == pytest.approx(1000 / 118)
-
-
-@pytest.mark.parametrize(
-    ("prefill_s", "cold_s", "hot_s", "queries"),
-    [(100.0, 101.0, 1.0, 1), (100.0, 101.0, 2.0, 2), (100.0, 60.0, 10.0, 2), (100.0, 60.0, 20.0, 3),
-     (1.0, 1.0, 1.0, None), (1.0, 1.0, 2.0, None)],
-)  # fmt: skip
-def test_break_even_is_the_least_number_that_pays(
-    prefill_s: float, cold_s: float, hot_s: float, queries: int | None
-) -> None:
-    assert cost.break_even(prefill_s, cold_s, hot_s) == queries
-    if queries is not None:
-        assert prefill_s + queries * hot_s <= queries * cold_s
-        assert queries == 1 or prefill_s + (queries - 1) * hot_s > (queries - 1) * cold_s
-
-
-def test_published_share_of_a_1ki_answer() -> None:
-    assert cost.answer_share(40171.67, 16.6) == pytest.approx(0.0015, rel=0.03)
-    assert cost.answer_share(None, 16.6) is None
-    assert cost.answer_share(40171.67, None) is None
 
 
 def test_query_includes_its_answer() -> None:

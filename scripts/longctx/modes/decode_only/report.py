@@ -3,7 +3,7 @@
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.report import palette
-from longctx.report.cells import Cell, Row, Table, change, prompt_cell, spread, tabulate
+from longctx.report.cells import Columns, Table, change, prompt_cell, spread, tabulate
 from longctx.report.mode import ReportFacet
 from longctx.report.palette import Look
 from longctx.results.campaign_results import CampaignResults
@@ -25,23 +25,17 @@ class DecodeOnlyReport(ReportFacet):
 
     def reach(self, results: CampaignResults) -> list[str]:
         filled = [row for row in results.of_mode(self.name) if row["decode_tok_s_mean"]]
-        return [
-            f"Decode at {format_length(row['length'])} with a filled KV cache: {row['decode_tok_s_mean']:.1f} tokens/s."
-            for row in filled[-1:]
-        ]
+        text = "Decode at {} with a filled KV cache: {:.1f} tokens/s."
+        return [text.format(format_length(row["length"]), row["decode_tok_s_mean"]) for row in filled[-1:]]
 
     def checks(self, results: CampaignResults) -> list[Table]:
         """Compare decode with a filled cache with decode after a real prefill, where both were measured."""
         real = {row["length"]: row for row in results.of_mode(COLD_MODE) if row["decode_tok_s_mean"]}
         filled = [row for row in results.of_mode(self.name) if row["decode_tok_s_mean"] and row["length"] in real]
-
-        def decode(row: Row) -> Cell:
-            return Cell(spread(row, "decode_tok_s", 1), row["decode_tok_s_mean"])
-
-        columns = (
+        columns: Columns = (
             ("Prompt", prompt_cell),
-            ("Prefilled tok/s", lambda row: decode(real[row["length"]])),
-            ("Filled tok/s", decode),
+            ("Prefilled tok/s", lambda row: spread(real[row["length"]], "decode_tok_s", 1)),
+            ("Filled tok/s", lambda row: spread(row, "decode_tok_s", 1)),
             ("Difference", lambda row: change(row["decode_tok_s_mean"], real[row["length"]]["decode_tok_s_mean"])),
         )
         return [tabulate("Filled cache against real prefill", columns, filled)]

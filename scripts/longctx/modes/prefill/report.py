@@ -26,12 +26,9 @@ class PrefillReport(ReportFacet):
         timed = [row for row in results.of_mode(self.name) if row["ttft_s_mean"] is not None]
         if not timed:
             return []
-        row = timed[-1]
-        text = f"{format_length(row['length'])} tokens, cold: first token after"
-        text += f" {units.human_seconds(row['ttft_s_mean'])}"
-        if row["decode_tok_s_mean"]:
-            text += f", then {row['decode_tok_s_mean']:.1f} tokens/s"
-        return [f"{text}."]
+        row, ttft = timed[-1], units.human_seconds(timed[-1]["ttft_s_mean"])
+        decode = f", then {row['decode_tok_s_mean']:.1f} tokens/s" if row["decode_tok_s_mean"] else ""
+        return [f"{format_length(row['length'])} tokens, cold: first token after {ttft}{decode}."]
 
 
 FACET = PrefillReport()

@@ -6,6 +6,7 @@ files. A figure without data is drawn all the same and says why it is empty; the
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,17 @@ from typing import Any
 from longctx.campaign.mode import MODES
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
-from longctx.results.curves import RunCurve
+from longctx.results.curves import METRICS, RunCurve
 
 SUFFIXES = (".png", ".svg")
 BOTH = (RANDOM_WEIGHTS, FILLED_KV)
-NO_LIMITS = "nothing measured, or no limit of this hardware is known"
 SAME_GPUS = "no run on another number of GPUs to compare with"
+NO_LIMITS = "nothing measured, or no limit of this hardware is known"
 
 
-def _lazy(module: str, function: str, **options: Any) -> Callable[..., Any]:
+def _lazy(function: str, **options: Any) -> Callable[..., Any]:
     """Return a function that imports matplotlib when it is called: every job of Snakemake reads the list of figures."""
-    name = f"longctx.report.figures.{module}"
+    name = "longctx.report.figures.metric"
     return lambda *arguments: getattr(import_module(name), function)(*arguments, **options)
 
 
@@ -32,10 +33,9 @@ def _gpu_counts_differ(results: CampaignResults, others: Sequence[RunCurve]) -> 
     return bool(ours) and any(other.gpu_count and other.gpu_count != ours for other in others)
 
 
-TTFT, DECODE = (_lazy("metric", "metric_figure", metric=metric) for metric in ("ttft_s", "decode_tok_s"))
-TTFT_PER_GPU = _lazy("metric", "metric_figure", metric="ttft_s", per_gpu=True)
-DECODE_PER_GPU = _lazy("metric", "metric_figure", metric="decode_tok_s", per_gpu=True)
-LIMITS, HAS_LIMITS = _lazy("limits", "limits_figure"), _lazy("limits", "our_shares")
+TTFT, DECODE = (_lazy("metric_figure", metric=metric) for metric in METRICS)
+TTFT_PER_GPU, DECODE_PER_GPU = (_lazy("metric_figure", metric=metric, per_gpu=True) for metric in METRICS)
+LIMITS, HAS_LIMITS = _lazy("limits_figure"), _lazy("our_shares")
 PER_GPU: Any = {"shows": _gpu_counts_differ, "empty": SAME_GPUS, "compares": True}
 BEFORE_MODES = (
     FigureSpec("ttft", "Time to first token against prompt length", TTFT),
@@ -68,14 +68,13 @@ def _figures(results: CampaignResults, others: Sequence[RunCurve]) -> tuple[Figu
 
 def shown_figures(results: CampaignResults, others: Sequence[RunCurve]) -> list[FigureSpec]:
     """Return the figures that have something to show, or whose file says why they could not be drawn."""
-
-    def shows(figure: FigureSpec) -> bool:
-        try:
-            return bool(figure.shows(results, others))
-        except Exception:
-            return True
-
-    return [figure for figure in _figures(results, others) if shows(figure)]
+    shown = []
+    for figure in _figures(results, others):
+        with suppress(Exception):
+            if not figure.shows(results, others):
+                continue
+        shown.append(figure)
+    return shown
 
 
 def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path | str) -> list[str]:
@@ -86,24 +85,18 @@ def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path
     """
     from longctx.report import style
 
-    out, figures = Path(out_dir), _figures(results, others)
-    written: list[str] = []
-    for figure in figures:
+    out, written = Path(out_dir), list[str]()
+    for figure in _figures(results, others):
         if figure.draw:
             with style.theme():
-                written += map(str, style.save(_draw(figure, results, others), out / figure.name))
-    for figure in set(campaign_figures(MODES, True)) - set(figures):
-        for suffix in SUFFIXES:
-            (out / f"{figure.name}{suffix}").unlink(missing_ok=True)
+                try:
+                    drawn = figure.draw(results, others) if figure.shows(results, others) else figure.empty
+                except Exception as error:
+                    drawn = f"this figure could not be drawn: {type(error).__name__}"
+                    logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
+                if isinstance(drawn, str):
+                    drawn = style.empty_figure(figure.caption, results.subtitle, drawn)
+                written += map(str, style.save(drawn, out / figure.name))
+    for name in set(figure_files(MODES, True)) - {Path(path).name for path in written}:
+        (out / name).unlink(missing_ok=True)
     return written
-
-
-def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve]) -> Any:
-    reason = figure.empty
-    try:
-        if figure.draw and figure.shows(results, others):
-            return figure.draw(results, others)
-    except Exception as error:
-        reason = f"this figure could not be drawn: {type(error).__name__}"
-        logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
-    return _lazy("look", "empty_figure")(figure.caption, results.subtitle, reason)

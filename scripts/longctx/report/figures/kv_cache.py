@@ -32,11 +32,13 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
 
     The memory lines are what all shards of one copy have together: one GPU where the cache is replicated.
     """
-    geometry, hardware = system.geometry, system.hardware
+    geometry, hardware, lines = system.geometry, system.hardware, _lines(system, max(lengths))
     where = f"{hardware.count} × {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
-    lines = _lines(system, max(lengths))
     sizes = [size for _, size, _, _ in lines]
-    ladder = _ladder(geometry, lengths, min(sizes))
+    # 120 lengths from where the cache begins to matter to one doubling beyond the longest.
+    matters = crossing_tokens(geometry, min(sizes) / 30, "bfloat16") or min(lengths)
+    low = max(log2(min(lengths)), min(floor(log2(matters)), log2(max(lengths)) - 3))
+    ladder = [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
     with style.theme():
         title = "KV cache of one sequence against context length"
         figure, axes = style.new(title, f"{geometry.name} · {where}", height=5.0)
@@ -50,17 +52,9 @@ def draw(system: System, lengths: Sequence[int], stem: Path | str, *, synthetic_
             above = size
         _scale(axes, ladder, sizes, geometry)
         _operating_point(figure, axes, system, max(lengths), max(sizes))
-        if synthetic_weights:
-            style.mark_synthetic(axes, [RANDOM_WEIGHTS])
+        style.mark_synthetic(axes, [RANDOM_WEIGHTS] if synthetic_weights else [])
         axes.legend(loc="lower right" if geometry.kv_bytes_per_token("fp8") else "center right")
         return style.save(figure, stem)
-
-
-def _ladder(geometry: Geometry, lengths: Sequence[int], smallest_line: float) -> list[int]:
-    """Return 120 lengths from where the cache begins to matter to one doubling beyond the longest."""
-    matters = crossing_tokens(geometry, smallest_line / 30, "bfloat16") or min(lengths)
-    low = max(log2(min(lengths)), min(floor(log2(matters)), log2(max(lengths)) - 3))
-    return [round(2**x) for x in np.linspace(low, log2(max(lengths)) + 1, 120)]
 
 
 def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
@@ -81,22 +75,20 @@ def _lines(system: System, longest: int) -> list[tuple[str, float, str, str]]:
 
 def _line_label(axes: Axes, geometry: Geometry, ladder: Sequence[int], label: str, size: float, *, under: bool) -> None:
     """Name a horizontal line and mark where the curves cross it."""
-    crossings, first = [], inf
+    crossings: dict[str, int] = {}
     for kv_dtype, name, color in CURVES:
         tokens = crossing_tokens(geometry, size, kv_dtype)
         if tokens is not None and ladder[0] <= tokens <= ladder[-1]:
             axes.plot([tokens], [size], "o", color=palette.PAPER, markeredgecolor=color, markersize=6, zorder=4)
-            crossings.append(f"{name} at {human_length(tokens)}")
-            first = min(first, tokens)
+            crossings[f"{name} at {human_length(tokens)}"] = tokens
     # Where the curves cross early, the room for text is to their right and under the line.
-    early = first < ladder[0] ** 0.4 * ladder[-1] ** 0.6
+    early = min(crossings.values(), default=inf) < ladder[0] ** 0.4 * ladder[-1] ** 0.6
     x, below = (ladder[-1], True) if early else (ladder[0], under)
-    text = f"{label}, {human_bytes(size)}"
-    if crossings:
-        text += ("\n" if early else " — ") + f"reached by {', '.join(crossings)}"
-    look: dict[str, Any] = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
-    place: dict[str, Any] = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
-    axes.annotate(text, (x, size), (2, -4 if below else 3), textcoords="offset points", **look, **place)
+    reached = ("\n" if early else " — ") + f"reached by {', '.join(crossings)}" if crossings else ""
+    look: Any = {"fontsize": 8, "color": palette.INK, "zorder": 2.5, "bbox": style.paper_box(0.1, alpha=0.8)}
+    place: Any = {"va": "top" if below else "bottom", "ha": "right" if early else "left"}
+    text, offset = f"{label}, {human_bytes(size)}{reached}", (2, -4 if below else 3)
+    axes.annotate(text, (x, size), offset, textcoords="offset points", **look, **place)
 
 
 def _operating_point(figure: Figure, axes: Axes, system: System, longest: int, highest_line: float) -> None:

@@ -12,8 +12,8 @@ import pytest
 from longctx import units
 from longctx.campaign.mode import MODES
 from longctx.report import style
-from longctx.report.figures import draw, limits
-from longctx.report.figures.metric import metric_figure as draw_metric
+from longctx.report.figures import draw
+from longctx.report.figures import metric as metric_figures
 from longctx.results import curves, summary
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.results.curves import RunCurve
@@ -32,7 +32,7 @@ def campaign(rows: list[dict[str, Any]] | None = None, **options: Any) -> Campai
 
 
 def metric_figure(results: CampaignResults, metric: str, *others: RunCurve, per_gpu: bool = False) -> Figure:
-    return draw_metric(results, others, metric, per_gpu=per_gpu)
+    return metric_figures.metric_figure(results, others, metric, per_gpu=per_gpu)
 
 
 def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -119,16 +119,16 @@ def test_overlay_normalised_per_gpu() -> None:
 
 
 def test_limits_are_shares() -> None:
-    found = drawn(limits.limits_figure(campaign(), []))
+    found = drawn(metric_figures.limits_figure(campaign(), []))
     assert found["decode: measured / bandwidth bound"][1] == pytest.approx([0.5] * 11, rel=0.03)
     assert all(0 < share < 1 for share in found["prefill: bound / measured TTFT (MFU)"][1])
-    assert not limits.our_shares(campaign(summary.summarise([makerows.row()], {})))
+    assert not metric_figures.our_shares(campaign(summary.summarise([makerows.row()], {})))
 
 
 def test_others_are_drawn_against_their_own_limits() -> None:
     published = curves.read_curve(PUBLISHED)
     source = campaign()
-    shares = drawn(limits.limits_figure(source, [published]))
+    shares = drawn(metric_figures.limits_figure(source, [published]))
     x, y = shares["8 × MI355X (published): prefill"]
     assert x == [point.length for point in published.points]
     assert y[-1] == pytest.approx(published.limits[1 << 26].ttft_s / 40171.67)
@@ -144,7 +144,7 @@ def test_others_are_drawn_against_their_own_limits() -> None:
 def test_no_point_lies_under_the_legend_of_the_limits(runs: int) -> None:
     source = campaign()
     others = [curves.read_curve(PUBLISHED), *(curves.curve_from_summary(source.summary, f"host {i}") for i in range(2))]
-    figure = limits.limits_figure(source, others[:runs])
+    figure = metric_figures.limits_figure(source, others[:runs])
     figure.draw_without_rendering()
     axes = figure.axes[0]
     (box,) = (legend.get_window_extent() for legend in (*figure.legends, axes.get_legend()) if legend)
@@ -159,7 +159,7 @@ def test_one_limit_is_drawn_once() -> None:
     found = drawn(metric_figure(campaign(), "ttft_s", again))
     assert "least time the hardware allows" in found
     assert "limit of the same hardware" not in found
-    shares = drawn(limits.limits_figure(campaign(), [again]))
+    shares = drawn(metric_figures.limits_figure(campaign(), [again]))
     assert "the same hardware: prefill (synthetic: random weights)" in shares
 
 
@@ -327,7 +327,7 @@ def test_a_figure_that_fails_costs_itself(
     def fail(*arguments: Any) -> None:
         raise KeyError("no such column")
 
-    monkeypatch.setattr(limits, "our_shares", fail)
+    monkeypatch.setattr(metric_figures, "our_shares", fail)
     results = campaign()
     written = draw.draw_all(results, [], tmp_path)
     assert [Path(path).name for path in written] == draw.figure_files(results.modes, compares=False)

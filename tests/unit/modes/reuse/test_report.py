@@ -3,7 +3,7 @@
 import makereport
 import makerows
 import pytest
-from longctx.modes.reuse.amortisation import amortisation_figure, amortisation_table, query_pairs
+from longctx.modes.reuse.report import QueryPair, amortisation_figure, amortisation_table, query_pairs
 from longctx.report import narrative
 from longctx.report.figures import draw
 from longctx.results import summary
@@ -19,6 +19,12 @@ def test_amortisation_falls_from_cold_to_hot() -> None:
     assert times[0] == pytest.approx(pair.cold_s)
     assert times[-1] == pytest.approx((pair.cold_s + (counts[-1] - 1) * pair.hot_s) / counts[-1])
     assert "3.6 per GPU-hour" in axes.child_axes[0].get_ylabel()
+
+
+def test_amortisation_by_hand() -> None:
+    pair = QueryPair({}, hot_s=2.0, cold_s=100.0)
+    assert (pair.total_s(1), pair.total_s(10)) == (100.0, 118.0)
+    assert (pair.total_cell(1).small, pair.total_cell(10).small) == ("1.0× less", "8.5× less")
 
 
 def test_without_queries_there_is_nothing_to_show() -> None:
