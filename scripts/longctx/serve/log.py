@@ -57,7 +57,5 @@ class Log:
 
     def new_lines(self) -> list[str]:
         """Return the lines added since the last call."""
-        now = self.offset()
-        lines = self.between(self._read_to, now)
-        self._read_to = now
-        return lines
+        first, self._read_to = self._read_to, self.offset()
+        return self.between(first, self._read_to)

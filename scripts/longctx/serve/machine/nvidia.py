@@ -8,14 +8,6 @@ import pynvml
 
 from longctx.serve.machine.gpu import Gpu
 
-THROTTLE_REASONS = {
-    "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
-    "hw_slowdown": pynvml.nvmlClocksEventReasonHwSlowdown,
-    "sw_thermal_slowdown": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
-    "hw_thermal_slowdown": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
-    "hw_power_brake_slowdown": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
-}
-
 
 @contextlib.contextmanager
 def nvml() -> Iterator[bool]:
@@ -51,19 +43,6 @@ def energy_j(indices: Sequence[int]) -> list[float] | None:
     """
     counters = [_of_gpu(index, pynvml.nvmlDeviceGetTotalEnergyConsumption) for index in indices]
     return None if None in counters else [millijoules / 1000 for millijoules in counters]
-
-
-def clock_state(index: int) -> dict[str, Any]:
-    """Return a GPU's sm_mhz, memory_mhz and throttle_reasons (of THROTTLE_REASONS) now; None where it doesn't say."""
-    with nvml():
-        reasons = _of_gpu(index, pynvml.nvmlDeviceGetCurrentClocksEventReasons)
-        return {
-            "sm_mhz": _of_gpu(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            "memory_mhz": _of_gpu(index, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            "throttle_reasons": None
-            if reasons is None
-            else [n for n, bit in THROTTLE_REASONS.items() if reasons & bit],
-        }
 
 
 def _gpu(index: int) -> Gpu:

@@ -28,14 +28,12 @@ def test_what_a_gpu_does_not_support_is_none(show_gpus: Show) -> None:
     assert nvidia.gpus() == [Gpu(0, None, None, None, None)]
     with nvidia.nvml():
         assert nvidia.energy_j([0]) is None
-    assert set(nvidia.clock_state(0).values()) == {None}
 
 
 def test_a_machine_without_nvml_has_no_nvidia_gpu(show_gpus: Show) -> None:
     assert (nvidia.gpus(), nvidia.cuda_version()) == ([], None)
     with nvidia.nvml() as present:
         assert not present
-    assert set(nvidia.clock_state(0).values()) == {None}
 
 
 def test_a_driver_that_shows_no_gpu(show_gpus: Show) -> None:
@@ -50,13 +48,3 @@ def test_energy_counters(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> No
         assert nvidia.energy_j([0, 1]) == [3000.0, 5000.0]
         assert nvidia.energy_j([1]) == [5000.0]
         assert nvidia.energy_j([0, 2]) is None, "there is no GPU 2"
-
-
-def test_clocks_and_what_holds_them_down(show_gpus: Show) -> None:
-    show_gpus(fakenvml.h200(reasons=0x04 | 0x40 | 0x01), fakenvml.h200(reasons=0))
-    assert nvidia.clock_state(0) == {
-        "sm_mhz": 1980,
-        "memory_mhz": 3201,
-        "throttle_reasons": ["sw_power_cap", "hw_thermal_slowdown"],
-    }
-    assert nvidia.clock_state(1)["throttle_reasons"] == []
