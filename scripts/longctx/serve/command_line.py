@@ -40,11 +40,10 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
 
 def environment(recipe: Recipe) -> dict[str, str]:
     """Return the variables that the recipe's server needs, the recipe's own ones last."""
-    fixed = {
+    return {
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "SPT_NOENV": "1",  # process titles must not overwrite the environment that carries the owner's mark
         "PYTHONUNBUFFERED": "1",
-    }
-    return fixed | recipe.env
+    } | recipe.env

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from longctx.serve.http import client
-from longctx.serve.metrics import Snapshot, parse
+from longctx.serve.metrics import Snapshot, scrape
 from longctx.storage.schemas import SERVER_FACTS
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
@@ -163,7 +163,7 @@ def collect(
     with client(url, api_key) as http:
         model = _first_model(_json(http, "/v1/models"))
         version = _json(http, "/version")
-        snapshot = parse(_text(http, "/metrics"))
+    snapshot = scrape(url, api_key=api_key)
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
     by_source = {
         "log": read_log(lines),
@@ -233,15 +233,8 @@ def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(http: httpx.Client, path: str) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        answer = json.loads(_text(http, path))
+    with contextlib.suppress(httpx.HTTPError, ValueError):
+        response = http.get(path)
+        answer = response.json() if response.is_success else None
         return answer if isinstance(answer, dict) else {}
     return {}
-
-
-def _text(http: httpx.Client, path: str) -> str:
-    try:
-        response = http.get(path)
-    except httpx.HTTPError:
-        return ""
-    return response.text if response.is_success else ""

@@ -90,8 +90,7 @@ def choose_port() -> int:
     """Return a free port on the loopback address."""
     with socket.socket() as sock:
         sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-    return port
+        return int(sock.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,9 @@ class _Start:
         report = facts.collect(url, self.log.lines(), known, launch.probe)
         facts_of_host, env_json = host.host_facts(env, recipe.ranks), host.environment_json(env)
         described = (url, recipe.served_name, report.server_facts(), facts_of_host, check(recipe, report), env_json)
-        words, numbers = self.log.masked_words(launch.command), _gpu_numbers(recipe, launch)
+        words, numbers = self.log.masked_words(launch.command), gpus.gpu_numbers(env, recipe.ranks)
+        if launch.server_env is not None and len(numbers) != len(gpus.gpus()):
+            numbers = ()  # those of a container are known only if it uses all
         return Server(*described, words, log=self.log, process=self.process, gpu_numbers=numbers)
 
     def _early_end(self) -> ServerError:
@@ -175,12 +176,6 @@ def _listener(port: int) -> str:
             if socket_.laddr and socket_.laddr.port == port and socket_.status == psutil.CONN_LISTEN and socket_.pid:
                 return f"process {socket_.pid} ({psutil.Process(socket_.pid).name()})"
     return "another process"
-
-
-def _gpu_numbers(recipe: Recipe, launch: Launch) -> tuple[int, ...]:
-    """Return the GPUs that the server computes on. Those of a container are known only if it uses all."""
-    numbers = gpus.gpu_numbers(launch.seen_env, recipe.ranks)
-    return numbers if launch.server_env is None or len(numbers) == len(gpus.gpus()) else ()
 
 
 def _agreed(server: Server, contract: str) -> Server:

@@ -6,7 +6,7 @@ What a server does not report is None, never 0.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,6 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from longctx.serve.http import client
-
-
-def _count(series: Iterable[float]) -> int:
-    return round(sum(series))
-
 
 # Canonical name -> the sample names that mean it; the first one present counts.
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -37,16 +32,14 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "iterations": ("vllm:iteration_tokens_total_count",),
     "preemptions": ("vllm:num_preemptions_total",),
 }
-# The same for gauges, with what several engines' values make together.
-GAUGES: Mapping[str, tuple[Callable[[list[float]], float], tuple[str, ...]]] = {
-    "kv_usage": (max, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
-    "running": (_count, ("vllm:num_requests_running",)),
-    "process_start": (max, ("process_start_time_seconds",)),
+GAUGES: Mapping[str, tuple[str, ...]] = {
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "running": ("vllm:num_requests_running",),
+    "process_start": ("process_start_time_seconds",),
 }
 CACHE_INFO = "vllm:cache_config_info"
-_WANTED = {
-    name for names in (*COUNTERS.values(), (CACHE_INFO,), *(names for _, names in GAUGES.values())) for name in names
-}
+_WANTED = {name for names in (*COUNTERS.values(), *GAUGES.values()) for name in names} | {CACHE_INFO}
+SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ class Snapshot:
     engines: tuple[Mapping[str, str], ...] = ()
     kv_capacity_tokens: int | None = None
     kv_usage: float | None = None
-    running: int | None = None
+    running: float | None = None
     process_start: float | None = None
 
     def activity(self) -> tuple[float | None, ...]:
@@ -101,32 +94,31 @@ def parse(text: str) -> Snapshot | None:
     """Return the reading in a Prometheus text, or None where it holds no metric that we know."""
     lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
     values: dict[str, list[float]] = {}
-    unusable: set[str] = set()  # of a sum, every part must be a number
     engines: list[Mapping[str, str]] = []
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 if sample.name == CACHE_INFO:
                     engines.append(sample.labels)
-                elif 0 <= sample.value < math.inf:
-                    values.setdefault(sample.name, []).append(sample.value)
                 else:
-                    unusable.add(sample.name)
+                    values.setdefault(sample.name, []).append(sample.value)
     except ValueError:
         return None
-    values = {name: series for name, series in values.items() if name not in unusable}
-    sources = {name: metric for name, metrics in COUNTERS.items() for metric in metrics[::-1] if metric in values}
+    # of a sum, every part must be a number
+    values = {name: series for name, series in values.items() if all(0 <= value < math.inf for value in series)}
+    sources = _present(COUNTERS, values)
     if not sources and not engines:
         return None
-    gauges: dict[str, Any] = {
-        name: combine(values[metric])
-        for name, (combine, metrics) in GAUGES.items()
-        for metric in metrics[::-1]
-        if metric in values
-    }
+    gauges: dict[str, Any] = {name: max(values[metric]) for name, metric in _present(GAUGES, values).items()}
+    if "running" in gauges:
+        gauges["running"] = sum(values[GAUGES["running"][0]])
     counters = {name: math.fsum(values[metric]) for name, metric in sources.items()}
     sizes = [int(size) for labels in engines if (size := labels.get("kv_cache_size_tokens", "")).isdecimal()]
     return Snapshot(counters, sources, tuple(engines), min(sizes, default=None), **gauges)
+
+
+def _present(table: Mapping[str, tuple[str, ...]], values: Mapping[str, list[float]]) -> dict[str, str]:
+    return {name: metric for name, metrics in table.items() for metric in metrics[::-1] if metric in values}
 
 
 def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Snapshot | None:
@@ -150,7 +142,7 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
     grown = {name: growth if name.endswith("_s") else round(growth) for name, growth in grown.items()}
     at_ends = ((name, before.counters[name], after.counters[name]) for name in shared)
     record = {name: {"metric": after.sources[name], "before": first, "after": last} for name, first, last in at_ends}
-    running = max((running for running in (before.running, after.running) if running is not None), default=None)
+    running = max((round(n) for n in (before.running, after.running) if n is not None), default=None)
     return Window(**grown, running_besides=running, record=orjson.dumps(record).decode())
 
 
@@ -165,28 +157,21 @@ def attribute_to_request(window: Window, completion_tokens: int | None) -> Windo
 
 
 def settle(
-    url: str,
-    before: Snapshot | None,
-    *,
-    completion_tokens: int | None,
-    api_key: str | None = None,
-    timeout_s: float = 5.0,
+    url: str, before: Snapshot | None, *, completion_tokens: int | None, api_key: str | None = None
 ) -> Snapshot | None:
     """Return the reading after a request has ended, once its counters have caught up.
 
-    Waits until the request and its tokens are counted and nothing runs; after `timeout_s` the last reading.
+    Waits until the request and its tokens are counted and nothing runs; after SETTLE_S the last reading.
     """
     waited_s, step_s = 0.0, 0.05
     while True:
         after = scrape(url, api_key=api_key)
-        if before is None or after is None or waited_s >= timeout_s or _caught_up(before, after, completion_tokens):
+        if before is None or after is None or waited_s >= SETTLE_S:
+            return after
+        if _holds(difference(before, after), completion_tokens) and not after.running:
             return after
         time.sleep(step_s)
         waited_s, step_s = waited_s + step_s, min(2 * step_s, 0.5)
-
-
-def _caught_up(before: Snapshot, after: Snapshot, completion_tokens: int | None) -> bool:
-    return _holds(difference(before, after), completion_tokens) and not after.running
 
 
 def _holds(window: Window, completion_tokens: int | None) -> bool:
