@@ -13,8 +13,6 @@ from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve.facts import PARALLEL, ServerReport
 
-UNPROVEN = "unproven"
-
 
 def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
     """Return one entry for each setting that the recipe asks for; a setting left to vLLM's default has none."""
@@ -48,7 +46,7 @@ def _asked(recipe: Recipe) -> dict[str, Any]:
 
 def _entry(setting: str, asked: Any, report: ServerReport) -> dict[str, Any]:
     fact = "root" if setting == "model" else setting
-    actual, source = report.get(fact), report.sources.get(fact, UNPROVEN)
+    actual, source = report.get(fact), report.sources.get(fact, "unproven")
     if setting == "model" and os.path.isdir(asked) and actual is not None:
         asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
     ok = None if actual is None else _same(asked, actual)

@@ -70,10 +70,7 @@ KV_SIZE = r"KV cache size: ([\d,]+) tokens"
 CONCURRENCY = r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
 VERSIONS = (
     "import json, importlib.metadata as m\n"
-    "def v(*names):\n"
-    "    for n in names:\n"
-    "        try: return m.version(n)\n"
-    "        except m.PackageNotFoundError: pass\n"
+    "def v(*names): return next((d.version for n in names for d in m.distributions(name=n)), None)\n"
     "print(json.dumps({'torch_version': v('torch'), 'aiter_version': v('amd-aiter', 'aiter')}))"
 )
 

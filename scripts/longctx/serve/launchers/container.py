@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,6 @@ from longctx.serve.launchers.engines import find_engine, find_image, has_init, o
 
 STOP_GRACE_S = container_init.GRACE_S
 GUARD = "/opt/longctx/guard.py"  # where the container sees it
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder or file of the host; `target` is its path in the container."""
-
-    source: Path
-    target: str
-    read_only: bool
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
 def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: str, port: int) -> Launch:
@@ -69,26 +57,21 @@ def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: st
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
         probe = [*apptainer_args(options, [], home), image.name, options.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
-    mounts.append(Mount(Path(container_init.__file__), GUARD, read_only=True))
+    mounts.append(f"{container_init.__file__}:{GUARD}:ro")
     variables = [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)]
-    return Launch(
-        [*run_args(engine, options, owner, mounts, variables, published), image.name, GUARD, *server],
-        env=os.environ | secrets,
-        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]],
-        probe=[engine, "exec", owner.name, options.python],
-        facts=facts,
-        server_env=plain | secrets,
-        holds_stdin=True,
-    )
+    command = [*run_args(engine, options, owner, mounts, variables, published), image.name, GUARD, *server]
+    ends = [[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]]
+    probe = [engine, "exec", owner.name, options.python]
+    return Launch(command, os.environ | secrets, ends, probe, facts, plain | secrets, holds_stdin=True)
 
 
 def run_args(
-    engine: str, options: ContainerConfig, owner: Ownership, mounts: list[Mount], env: list[str], published: str | None
+    engine: str, options: ContainerConfig, owner: Ownership, mounts: list[str], env: list[str], published: str | None
 ) -> list[str]:
     """Return `podman run …` or `docker run …` up to the image.
 
     env: NAME=value, or NAME alone for a secret that the engine takes from its own environment.
-    published: address:port:port, or None on the host's network.
+    mounts: source:target[:ro]. published: address:port:port, or None on the host's network.
     """
     flags: dict[str, list[str | None]] = {
         "--name": [owner.name],
@@ -101,7 +84,7 @@ def run_args(
         "--shm-size": [None if options.ipc == "host" else options.shm_size],  # podman refuses both together
         "--ulimit": [*(options.ulimits or own_limits(engine))],
         "--device": [device for device in options.devices if device != "all"],
-        "--volume": [str(mount) for mount in mounts],
+        "--volume": [*mounts],
         "--env": [*env],
         "--entrypoint": [options.python],
     }
@@ -113,14 +96,14 @@ def run_args(
     return [*head, "--interactive", *(["--init"] if has_init(engine) else []), *pairs, *options.extra_args]
 
 
-def apptainer_args(options: ContainerConfig, mounts: list[Mount], home: Path) -> list[str]:
+def apptainer_args(options: ContainerConfig, mounts: list[str], home: Path) -> list[str]:
     """Return `apptainer exec …` up to the image.
 
     Variables travel as APPTAINERENV_…: secrets must not be seen here, and --env splits values at commas.
     """
     gpus = ["--nv"] if "all" in options.devices else []
     gpus += ["--rocm"] if "/dev/kfd" in options.devices else []
-    binds = [text for mount in mounts for text in ("--bind", str(mount))]
+    binds = [text for mount in mounts for text in ("--bind", mount)]
     # A PID namespace: whatever the server started ends with it. A home of its own: the host's would bring its Python
     # packages along, and without one vLLM and Triton could write their caches nowhere, as the image is read-only.
     own = ["--cleanenv", "--no-eval", "--pid", "--home", str(home)]
@@ -135,7 +118,7 @@ def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str
     return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
 
 
-def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[Mount]]:
+def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[str]]:
     """Return the recipe with absolute folders, and the mounts: its folders at their own paths, then the user's."""
     mounts = []
     if Path(recipe.model).is_dir():
@@ -146,34 +129,30 @@ def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[Moun
         cache = Path(recipe.env.get("HF_HOME") or default).resolve()
         cache.mkdir(parents=True, exist_ok=True)
         recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
-        mounts.append(_same_path(cache, read_only=False))
+        mounts.append(f"{cache}:{cache}")
     if recipe.kv_transfer_config:
         absolute, roots = _absolute_roots(recipe.kv_transfer_config)
         recipe = replace(recipe, kv_transfer_config=absolute)
-        mounts += [_same_path(root, read_only=False) for root in roots]
+        mounts += [f"{root}:{root}" for root in roots]
     mounts += [_parse_mount(text) for text in options.mounts]
-    return recipe, list({mount.target: mount for mount in mounts}.values())
+    return recipe, list({mount.split(":")[1]: mount for mount in mounts}.values())
 
 
-def _with_links(folder: Path) -> list[Mount]:
+def _with_links(folder: Path) -> list[str]:
     """Mount a folder and what its links lead to: a snapshot of the Hugging Face cache is links to blobs beside it."""
     ends = [path.resolve() for path in folder.rglob("*") if path.is_symlink()]
     outside = {end if end.is_dir() else end.parent for end in ends if end.exists() and not end.is_relative_to(folder)}
-    return [_same_path(path, read_only=True) for path in (folder, *sorted(outside))]
+    return [f"{path}:{path}:ro" for path in (folder, *sorted(outside))]
 
 
-def _same_path(path: Path | str, read_only: bool) -> Mount:
-    return Mount(Path(path), str(path), read_only)
-
-
-def _parse_mount(text: str) -> Mount:
+def _parse_mount(text: str) -> str:
     """Read source[:target][:ro|rw]; ~ and $VARIABLES of the source are expanded, a lone source keeps its path."""
     source, *rest = os.path.expandvars(text).split(":")
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
     path = Path(source).expanduser().absolute()
     if len(rest) > 1 or not source:
         raise start_error(f"container.mounts: {text!r} is not source:target[:ro]")
-    return Mount(path, rest[0] if rest else str(path), mode == "ro")
+    return f"{path}:{rest[0] if rest else path}{':ro' if mode == 'ro' else ''}"
 
 
 def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -189,19 +168,18 @@ def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return json.loads(json.dumps(config), object_hook=absolute), roots
 
 
-def _check(engine: str, options: ContainerConfig, mounts: list[Mount]) -> None:
+def _check(engine: str, options: ContainerConfig, mounts: list[str]) -> None:
     """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
-    for mount in mounts:
-        if not os.path.exists(mount.source):
-            raise start_error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
-        mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
-        if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
-            raise start_error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
-        if not mount.target.startswith("/"):
-            target = f"the mount target {mount.target} of {mount.source}"
-            raise start_error(f"{target} is not absolute; correct container.mounts")
-        if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
-            raise start_error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+    for source, target, *read_only in (mount.split(":") for mount in mounts):
+        if not os.path.exists(source):
+            raise start_error(f"the mount source {source} does not exist; create it or correct container.mounts")
+        mode = os.R_OK if read_only else os.R_OK | os.W_OK
+        if engine != "docker" and not os.access(source, mode):  # docker's daemon has its own rights
+            raise start_error(f"permission denied on the mount source {source}; change its mode or add :ro")
+        if not target.startswith("/"):
+            raise start_error(f"the mount target {target} of {source} is not absolute; correct container.mounts")
+        if re.match(r"/(proc|sys)(/|$)|/$", target):
+            raise start_error(f"the mount target {target} is refused by every engine; choose another folder")
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
             raise start_error(f"the device {device} does not exist on this host; correct container.devices")
