@@ -60,7 +60,22 @@ def find_engine(wanted: str | None) -> str:
 
 def find_image(engine: str, name: str) -> Image:
     """Return the facts of a local image; ServerError where it does not exist or the engine cannot say."""
-    return _find_sif(name) if engine == "apptainer" else _inspect(engine, name)
+    if engine == "apptainer":
+        return _find_sif(name)
+    result = run([engine, "image", "inspect", name])
+    message = result.stderr.strip()
+    if result.returncode and re.search(r"image not known|No such image", message):
+        remedy = f"run `snakemake --force image` or `{engine} pull {name}`"
+        raise start_error(f"the image {name} does not exist here; {remedy}")
+    if result.returncode:
+        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
+    facts = json.loads(result.stdout)[0]
+    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
+    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
+    from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
+    digest = facts.get("Digest") or (from_registry or [image_id])[0]
+    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    return Image(name, image_id, str(digest), dict(labels))
 
 
 def own_limits(engine: str) -> list[str]:
@@ -98,23 +113,6 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, timeout=_INSPECT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise start_error(f"`{' '.join(command[:3])}` did not answer within {_INSPECT_TIMEOUT_S:.0f} s") from error
-
-
-def _inspect(engine: str, name: str) -> Image:
-    result = run([engine, "image", "inspect", name])
-    message = result.stderr.strip()
-    if result.returncode and re.search(r"image not known|No such image", message):
-        remedy = f"run `snakemake --force image` or `{engine} pull {name}`"
-        raise start_error(f"the image {name} does not exist here; {remedy}")
-    if result.returncode:
-        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
-    facts = json.loads(result.stdout)[0]
-    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
-    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
-    from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
-    digest = facts.get("Digest") or (from_registry or [image_id])[0]
-    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-    return Image(name, image_id, str(digest), dict(labels))
 
 
 def _find_sif(name: str) -> Image:
