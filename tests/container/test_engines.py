@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import pytest
 from enginehere import CAMPAIGN, IMAGE, ROOT, RUN, Engine, wait_until
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ContainerConfig
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes import leftovers
 from longctx.processes.leftovers import end_leftovers
@@ -31,12 +32,13 @@ import json, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {scripts!r})
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ContainerConfig
+from longctx.campaign.recipe import Recipe
 from longctx.serve.launchers import container
 from longctx.serve.lifecycle import serve
 container.STOP_GRACE_S = 3  # for the servers that ignore SIGTERM
 given = json.loads(sys.argv[1])
-with serve(Recipe(**given["recipe"]), Launcher("container", given["options"]), run_dir=Path(given["run_dir"]),
+with serve(Recipe(**given["recipe"]), ContainerConfig(**given["options"]), run_dir=Path(given["run_dir"]),
            log_path=Path(given["log"]), campaign={campaign!r}, start_timeout_s=300):
     print("ready", flush=True)
     time.sleep(600)
@@ -53,7 +55,7 @@ def recipe(tmp_path: Path, **plan: Any) -> Recipe:
 def start(tmp_path: Path, options: dict[str, Any], asked: Recipe | None = None) -> Any:
     return serve(
         asked or recipe(tmp_path),
-        Launcher("container", options),
+        ContainerConfig(**options),
         run_dir=tmp_path / "run",
         log_path=tmp_path / "log",
         campaign=CAMPAIGN,

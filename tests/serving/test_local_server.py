@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes import identity
 from longctx.prompts import synthetic_model
@@ -50,7 +51,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     )
 
 
-LAUNCHER = Launcher("local", {"python": str(PYTHON)})
+LAUNCHER = ServeConfig(python=str(PYTHON))
 
 
 def options(folder: Path) -> dict[str, object]:
@@ -84,8 +85,8 @@ def test_a_real_server_keeps_its_contract_and_its_death_is_known(tmp_path: Path,
             answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300, trust_env=False).json()
             assert answer.get("usage", {}).get("prompt_tokens") == count, answer
         mark = owner_id(tmp_path)
-        assert server.pid
-        os.kill(server.pid, signal.SIGKILL)  # vLLM's API server; its engine is another process
+        assert server.process
+        os.kill(server.process.pid, signal.SIGKILL)  # vLLM's API server; its engine is another process
         assert gone_within(mark, 120)
         assert not server.alive()
         assert "killed by SIGKILL" in server.death_reason()

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.measure.client.request import Answer, stream
 from longctx.prompts import synthetic_model
 from longctx.serve.lifecycle import serve
@@ -88,7 +89,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         kv_cache_dtype="fp8_e4m3",
         env={"VLLM_CPU_KVCACHE_SPACE": "1"},
     )
-    launcher = Launcher("local", {"python": str(PYTHON)})
+    launcher = ServeConfig(python=str(PYTHON))
     options = {"run_dir": folder / "run", "log_path": folder / "log", "campaign": "peer", "start_timeout_s": 600}
     with serve(recipe, launcher, **options) as started:
         for length in (1024, 8192):

@@ -9,11 +9,11 @@ import orjson
 import yaml
 
 from longctx.campaign.checks import check_settings
-from longctx.campaign.config import CampaignConfig, configured_lengths, parse_config
+from longctx.campaign.config import CampaignConfig, Launcher, configured_lengths, parse_config
 from longctx.campaign.identity import OPERATIONAL
 from longctx.campaign.mode import COLD_MODE, MODES, RequestKey, campaign_facet
 from longctx.campaign.point import Point
-from longctx.campaign.recipe import Launcher, Recipe, serve_settings
+from longctx.campaign.recipe import Recipe, serve_settings
 from longctx.campaign.secrets import refuse_secrets
 from longctx.errors import ConfigError
 from longctx.lengths import parse_length
@@ -186,9 +186,10 @@ class Campaign:
         )
 
     def launcher(self) -> Launcher:
-        """Return who starts the server, with the options of that launcher's own section."""
-        kind = self.config.launcher
-        return Launcher(kind, {"python": self.config.serve.python} if kind == "local" else self.config.plain()[kind])
+        """Return the section of who starts the server: local, container or external."""
+        config = self.config
+        sections: dict[str, Launcher] = {"container": config.container, "external": config.external}
+        return sections.get(config.launcher, config.serve)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -152,6 +152,9 @@ class ExternalConfig(Section):
     api_key_env: str | None = Field(None, description="Name of the environment variable that holds the API key.")
 
 
+Launcher = ServeConfig | ContainerConfig | ExternalConfig  # who starts the server
+
+
 class HardwareConfig(Section):
     """What the plan computes with; null = no hardware limits (CPU)."""
 

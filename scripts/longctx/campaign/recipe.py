@@ -51,14 +51,6 @@ class Recipe:
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """How a campaign gets its server: `kind` is 'local', 'container' or 'external'; `options` is that kind's config."""
-
-    kind: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
 def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_dir: Path | None) -> dict[str, Any]:
     """Return the fields of a recipe for prompts up to `length` tokens that follow from `serve`, mode and checkpoint."""
     serve, max_model_len = config.serve, length + config.serve.headroom_tokens

@@ -64,8 +64,7 @@ def drop_old_reports(campaign: Campaign, rules: Iterable[str]) -> None:
 
 def unsupported(campaign: Campaign) -> str | None:
     """Say what the vLLM on this host cannot do, before hours are spent on the rest; it fails as 'unsupported'."""
-    launcher = campaign.launcher()
-    python = shutil.which(str(launcher.options.get("python"))) if launcher.kind == "local" else None
+    python = shutil.which(campaign.config.serve.python) if campaign.config.launcher == "local" else None
     for mode in campaign.modes if python else ():
         connector = (campaign.recipe(mode, 1).kv_transfer_config or {}).get("kv_connector")
         missing = (not output_path(campaign, point, "measurements").exists() for point in campaign.points(mode))

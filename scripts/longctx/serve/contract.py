@@ -11,14 +11,12 @@ from packaging.version import InvalidVersion
 
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
-from longctx.serve.facts import ServerReport
-
-UNPROVEN = "unproven"
+from longctx.serve.facts import PARALLEL, ServerReport
 
 
 def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:
     """Return one entry for each setting that the recipe asks for; a setting left to vLLM's default has none."""
-    entries = [_entry(setting, asked, report, name) for setting, name, asked in _asked(recipe) if asked is not None]
+    entries = [_entry(setting, asked, report) for setting, asked in _asked(recipe).items() if asked is not None]
     return entries + [_version_entry(package, wanted, report) for package, wanted in sorted(recipe.versions.items())]
 
 
@@ -29,53 +27,42 @@ def enforce(entries: list[dict[str, Any]]) -> None:
         raise ServerError(f"the server runs with other settings than were asked for: {listed}", "contract")
 
 
-def _asked(recipe: Recipe) -> list[tuple[str, str, Any]]:
-    """Return (setting, name of its fact, asked value)."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
+def _asked(recipe: Recipe) -> dict[str, Any]:
+    """Return the asked value of each setting, None where it is left to vLLM."""
     several = recipe.tensor_parallel_size > 1  # on one rank vLLM turns custom all-reduce off: nothing to reduce
-    connector = (recipe.kv_transfer_config or {}).get("kv_connector")
-    return [
-        ("model", "root", recipe.model),
-        ("max_model_len", "max_model_len", recipe.max_model_len),
-        *((size, size, getattr(recipe, size)) for size in sizes),
-        ("kv_cache_dtype", "kv_cache_dtype", None if recipe.kv_cache_dtype == "auto" else recipe.kv_cache_dtype),
-        ("attention_backend", "attention_backend", recipe.attention_backend),
-        ("cudagraph_mode", "cudagraph_mode", "NONE" if recipe.enforce_eager else recipe.cudagraph_mode),
-        ("max_num_seqs", "max_num_seqs", recipe.max_num_seqs),
-        ("max_num_batched_tokens", "max_num_batched_tokens", recipe.max_num_batched_tokens),
-        ("prefix_caching", "prefix_caching", recipe.prefix_caching),
-        ("load_format", "load_format", None if recipe.load_format == "auto" else recipe.load_format),
-        ("disable_custom_all_reduce", "disable_custom_all_reduce", not recipe.custom_all_reduce if several else None),
-        ("kv_connector", "kv_connector", connector),
-    ]
+    return {
+        "model": recipe.model,
+        "max_model_len": recipe.max_model_len,
+        **{size: getattr(recipe, size) for size in PARALLEL},
+        "kv_cache_dtype": None if recipe.kv_cache_dtype == "auto" else recipe.kv_cache_dtype,
+        "attention_backend": recipe.attention_backend,
+        "cudagraph_mode": "NONE" if recipe.enforce_eager else recipe.cudagraph_mode,
+        **{name: getattr(recipe, name) for name in ("max_num_seqs", "max_num_batched_tokens", "prefix_caching")},
+        "load_format": None if recipe.load_format == "auto" else recipe.load_format,
+        "disable_custom_all_reduce": not recipe.custom_all_reduce if several else None,
+        "kv_connector": (recipe.kv_transfer_config or {}).get("kv_connector"),
+    }
 
 
-def _entry(setting: str, asked: Any, report: ServerReport, name: str) -> dict[str, Any]:
-    actual = report.get(name)
+def _entry(setting: str, asked: Any, report: ServerReport) -> dict[str, Any]:
+    fact = "root" if setting == "model" else setting
+    actual, source = report.get(fact), report.sources.get(fact, "unproven")
     if setting == "model" and os.path.isdir(asked) and actual is not None:
         asked, actual = os.path.abspath(asked), os.path.abspath(actual)  # a container is given absolute folders
     ok = None if actual is None else _same(asked, actual)
-    return {
-        "setting": setting,
-        "asked": asked,
-        "actual": actual,
-        "source": report.sources.get(name, UNPROVEN),
-        "ok": ok,
-    }
+    return {"setting": setting, "asked": asked, "actual": actual, "source": source, "ok": ok}
 
 
 def _same(asked: Any, actual: Any) -> bool:
     if not isinstance(asked, str):
         return bool(asked == actual)
-    aliases = {"fp8": "fp8_e4m3"}
-    first, second = (aliases.get(text, text) for text in (asked.casefold(), str(actual).casefold()))
+    first, second = ("fp8_e4m3" if text.casefold() == "fp8" else text.casefold() for text in (asked, str(actual)))
     return first == second
 
 
 def _version_entry(package: str, wanted: str, report: ServerReport) -> dict[str, Any]:
     """Compare a version with a specifier ('==0.25.1', '>=0.1.19.post2'); local parts like +cpu are ignored."""
-    name = f"{package}_version"
-    entry = _entry(name, wanted, report, name)
+    entry = _entry(f"{package}_version", wanted, report)
     try:
         specifiers = SpecifierSet(wanted if wanted[:1] in "=<>!~" else f"=={wanted}", prereleases=True)
     except InvalidSpecifier as error:

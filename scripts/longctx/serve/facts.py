@@ -7,14 +7,14 @@ import contextlib
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from longctx.serve.http import client
-from longctx.serve.metrics import Snapshot, parse
+from longctx.serve.metrics import Snapshot, scrape
 from longctx.storage.schemas import SERVER_FACTS
 
 PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
@@ -41,35 +41,36 @@ KV_LIMIT = (
     re.compile(r"larger than the available KV cache memory.*?estimated maximum model length is ([\d,]+)"),
     re.compile(r"larger than the available KV cache memory()|No available memory for the cache blocks()"),
 )
-LOG_FACTS: dict[str, tuple[re.Pattern[str], ...]] = {
-    "vllm_version": (re.compile(r"V1 LLM engine \(v([\w.+]+)\)"), re.compile(r"█  version ([\w.+]+)")),
+CONFIG = r"V1 LLM engine \(v[\w.+]+\) with config: .*?\b"  # the line that most settings stand in, as a=1, b=…
+ARGUMENTS = r"non-default args: \{.*?"
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
+SAME_NAME = (*PARALLEL, "load_format", "enforce_eager", "disable_custom_all_reduce", "dtype", "device_config")
+# What stands for a fact in a log: of the first pattern that is found, its last match counts.
+LOG_FACTS: dict[str, tuple[str, ...]] = {name: (rf"{CONFIG}{name}=(?:torch\.)?([^,)\s]+)",) for name in SAME_NAME} | {
+    "vllm_version": (r"V1 LLM engine \(v([\w.+]+)\)", r"█  version ([\w.+]+)"),
     "attention_backend": (
-        re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend\b(?! for)"),
-        re.compile(r"Overriding with ([A-Z][A-Z0-9_]+) out of potential backends"),
+        r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend\b(?! for)",
+        r"Overriding with ([A-Z][A-Z0-9_]+) out of potential backends",
     ),
-    "prefill_backend": (re.compile(r"Using ([A-Z][A-Z0-9_]+) MLA prefill backend"),),
-    "kv_cache_dtype": (re.compile(r"Using (\w+) data type to store kv cache"),),
-    "block_size": (re.compile(r"Setting attention block size to (\d+) tokens"),),
-    "max_num_batched_tokens": (re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)"),),
-    "cudagraph_mode": (re.compile(r"setting cudagraph_mode=([A-Z_]+)"),),
-    "kv_connector": (re.compile(r"Creating v1 connector with name: (\w+)"),),
+    "prefill_backend": (r"Using ([A-Z][A-Z0-9_]+) MLA prefill backend",),
+    "kv_cache_dtype": (r"Using (\w+) data type to store kv cache", rf"{CONFIG}kv_cache_dtype=([^,)\s]+)"),
+    "block_size": (r"Setting attention block size to (\d+) tokens",),
+    "max_model_len": (rf"{CONFIG}max_seq_len=(\d+)",),
+    "max_num_seqs": (rf"{ARGUMENTS}'max_num_seqs': (\d+)",),
+    "max_num_batched_tokens": (
+        r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)",
+        rf"{ARGUMENTS}'max_num_batched_tokens': (\d+)",
+        rf"{CONFIG}.*'compile_ranges_endpoints': \[(?:\d+, )*(\d+)\]",  # the last range ends at the chunk size
+    ),
+    "prefix_caching": (rf"{CONFIG}enable_prefix_caching=(True|False)",),
+    "cudagraph_mode": (r"setting cudagraph_mode=([A-Z_]+)", rf"{CONFIG}.*'cudagraph_mode': <CUDAGraphMode\.(\w+)"),
+    "kv_connector": (r"Creating v1 connector with name: (\w+)",),
 }
-KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
-CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
-ENGINE_CONFIG = re.compile(r"V1 LLM engine \(v[\w.+]+\) with config: (.*)")
-ARGUMENTS = re.compile(r"non-default args: (\{.*)")
-CONFIG_FIELDS = {
-    "tensor_parallel_size": int, "pipeline_parallel_size": int, "data_parallel_size": int,
-    "decode_context_parallel_size": int, "max_seq_len": int, "kv_cache_dtype": str, "load_format": str,
-    "enforce_eager": bool, "enable_prefix_caching": bool, "disable_custom_all_reduce": bool, "dtype": str,
-    "device_config": str,
-}  # fmt: skip
+KV_SIZE = r"KV cache size: ([\d,]+) tokens"
+CONCURRENCY = r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
 VERSIONS = (
     "import json, importlib.metadata as m\n"
-    "def v(*names):\n"
-    "    for n in names:\n"
-    "        try: return m.version(n)\n"
-    "        except m.PackageNotFoundError: pass\n"
+    "def v(*names): return next((d.version for n in names for d in m.distributions(name=n)), None)\n"
     "print(json.dumps({'torch_version': v('torch'), 'aiter_version': v('amd-aiter', 'aiter')}))"
 )
 
@@ -128,16 +129,14 @@ def jit_lines(lines: Iterable[str]) -> list[str]:
 
 def read_log(lines: list[str]) -> dict[str, Any]:
     """Return the facts in vLLM's start-up log; of a value that is logged twice, the later one."""
-    facts: dict[str, Any] = _engine_config(lines) | _arguments(lines)
-    for name, patterns in LOG_FACTS.items():
-        if last := next(filter(None, (_last(pattern, lines) for pattern in patterns)), None):
-            facts[name] = int(last[1]) if last[1].isdigit() else last[1]
-    if facts.get("kv_cache_dtype") == "auto" and "dtype" in facts:
-        facts["kv_cache_dtype"] = facts["dtype"]
-    if facts.get("device_config") == "cpu":
-        facts.setdefault("attention_backend", "CPU_ATTN")  # vLLM's only one there but for MLA, which it logs
-    facts["kv_capacity_tokens"] = _logged_capacity(lines)
-    return {name: value for name, value in facts.items() if value is not None}
+    text = "\n".join(lines)
+    found = {name: filter(None, (re.findall(pattern, text) for pattern in LOG_FACTS[name])) for name in LOG_FACTS}
+    facts = {name: _value(next(matches, [None])[-1]) for name, matches in found.items()}
+    if facts["kv_cache_dtype"] == "auto":
+        facts["kv_cache_dtype"] = facts["dtype"] or "auto"
+    if facts["device_config"] == "cpu" and facts["attention_backend"] is None:
+        facts["attention_backend"] = "CPU_ATTN"  # vLLM's only one there but for MLA, which it logs
+    return _known(facts | {"kv_capacity_tokens": _logged_capacity(text)})
 
 
 def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[str, Any]:
@@ -145,14 +144,13 @@ def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[s
     if snapshot is None or not snapshot.engines:
         return {}
     labels = snapshot.engines[0]
-    capacities = [_labelled_capacity(engine, max_model_len) for engine in snapshot.engines]
     facts = {
-        "kv_capacity_tokens": min((size for size in capacities if size is not None), default=None),
+        "kv_capacity_tokens": snapshot.kv_capacity_tokens or _labelled_capacity(snapshot.engines, max_model_len),
         "block_size": _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size")),
-        "prefix_caching": {"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
-        "kv_cache_dtype": None if labels.get("cache_dtype") in (None, "auto") else labels["cache_dtype"],
+        "prefix_caching": _value(labels.get("enable_prefix_caching")),
+        "kv_cache_dtype": None if labels.get("cache_dtype") == "auto" else labels.get("cache_dtype"),
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return _known(facts)
 
 
 def collect(
@@ -162,83 +160,61 @@ def collect(
     with client(url, api_key) as http:
         model = _first_model(_json(http, "/v1/models"))
         version = _json(http, "/version")
-        snapshot = parse(_text(http, "/metrics"))
+    snapshot = scrape(url, api_key=api_key)
     models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
     by_source = {
         "log": read_log(lines),
         "metrics": read_metrics(snapshot, models["max_model_len"]) | ({"has_metrics": True} if snapshot else {}),
         "/version": {"vllm_version": version.get("version")},
         "/v1/models": models,
-        "packages": package_versions(probe),
+        "packages": package_versions(probe) if probe else {},
         "launcher": known,
     }
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, facts in by_source.items():
-        known_facts = {name: value for name, value in facts.items() if value is not None}
-        values |= known_facts
-        sources |= dict.fromkeys(known_facts, source)
+        values |= _known(facts)
+        sources |= dict.fromkeys(_known(facts), source)
     return ServerReport(values, sources)
 
 
-def package_versions(probe: list[str] | None) -> dict[str, Any]:
+def package_versions(probe: list[str]) -> dict[str, Any]:
     """Return the versions of torch and AITER installed beside the server, asked without importing them."""
-    answer: dict[str, Any] = {}
-    if probe:
-        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-            done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
-            answer = json.loads(done.stdout)
-    return answer
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
+        return dict(json.loads(done.stdout))
+    return {}
 
 
-def _engine_config(lines: list[str]) -> dict[str, Any]:
-    """Return the fields of the line 'Initializing a V1 LLM engine … with config: a=1, b=…' under our names."""
-    line = next((match[1] for text in lines if (match := ENGINE_CONFIG.search(text))), "")
-    config: dict[str, Any] = {}
-    for name, kind in CONFIG_FIELDS.items():
-        if match := re.search(rf"\b{name}=([^,)\s]+)", line):
-            config[name] = match[1] == "True" if kind is bool else kind(match[1].removeprefix("torch."))
-    if match := re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", line):
-        config["cudagraph_mode"] = match[1]
-    if match := re.search(r"'compile_ranges_endpoints': \[([\d, ]+)\]", line):
-        config["max_num_batched_tokens"] = max(map(int, match[1].split(",")))  # the last range ends at the chunk size
-    config["max_model_len"] = config.pop("max_seq_len", None)
-    config["prefix_caching"] = config.pop("enable_prefix_caching", None)
-    return config
+def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
 
 
-def _arguments(lines: list[str]) -> dict[str, Any]:
-    """Return the settings of the line 'non-default args' that vLLM logs nowhere else."""
-    line = next((match[1] for text in lines if (match := ARGUMENTS.search(text))), "")
-    matches = {name: re.search(rf"'{name}': (\d+)", line) for name in ("max_num_seqs", "max_num_batched_tokens")}
-    return {name: int(match[1]) for name, match in matches.items() if match}
+def _value(text: str | None) -> Any:
+    """Return a logged value as the truth or number that it is."""
+    return int(text) if text and text.isdecimal() else {"True": True, "False": False}.get(text or "", text)
 
 
-def _logged_capacity(lines: list[str]) -> int | None:
+def _logged_capacity(text: str) -> int | None:
     """Return the KV capacity in tokens.
 
     Before 0.25 the logged size ignored that layers of hybrid models differ; concurrency times length is always right,
     but rounded to two decimals. So the size counts only where both agree within that rounding.
     """
-    logged, concurrency = _last(KV_SIZE, lines), _last(CONCURRENCY, lines)
-    size = _number(logged[1]) if logged else None
-    if concurrency is None:
+    sizes, concurrencies = re.findall(KV_SIZE, text), re.findall(CONCURRENCY, text)
+    size = _number(sizes[-1]) if sizes else None
+    if not concurrencies:
         return size
-    length, ratio = _number(concurrency[1]) or 0, float(concurrency[2])
+    length, ratio = _number(concurrencies[-1][0]) or 0, float(concurrencies[-1][1])
     if size is not None and abs(size - ratio * length) <= 0.006 * length:
         return size
     return int((ratio - 0.005) * length)
 
 
-def _last(pattern: re.Pattern[str], lines: list[str]) -> re.Match[str] | None:
-    return next(filter(None, (pattern.search(line) for line in reversed(lines))), None)
-
-
-def _labelled_capacity(labels: Mapping[str, str], max_model_len: int | None) -> int | None:
-    if (size := _number(labels.get("kv_cache_size_tokens"))) is not None:
-        return size
+def _labelled_capacity(engines: Sequence[Mapping[str, str]], max_model_len: int | None) -> int | None:
+    """Return the capacity in tokens of a vLLM that labels only its concurrency."""
     try:
-        return int(float(labels["kv_cache_max_concurrency"]) * (max_model_len or 0)) or None
+        return int(min(float(labels["kv_cache_max_concurrency"]) for labels in engines) * (max_model_len or 0)) or None
     except (KeyError, ValueError, OverflowError):
         return None
 
@@ -254,15 +230,8 @@ def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(http: httpx.Client, path: str) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        answer = json.loads(_text(http, path))
+    with contextlib.suppress(httpx.HTTPError, ValueError):
+        response = http.get(path)
+        answer = response.json() if response.is_success else None
         return answer if isinstance(answer, dict) else {}
     return {}
-
-
-def _text(http: httpx.Client, path: str) -> str:
-    try:
-        response = http.get(path)
-    except httpx.HTTPError:
-        return ""
-    return response.text if response.is_success else ""

@@ -20,6 +20,14 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def model_names(answer: httpx.Response) -> list[str]:
+    """Return the names in an answer of /v1/models; [] where it is no such list."""
+    try:
+        return [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
 def authorization(api_key: str | None) -> dict[str, str]:
     """Return the header that carries an API key; {} without a key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}

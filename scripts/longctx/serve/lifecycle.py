@@ -7,15 +7,15 @@ server too: by the `finally` here, or else by its reaper.
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ContainerConfig, ExternalConfig, Launcher
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes import cpu_affinity, leftovers
 from longctx.processes.launch import Launch, Ownership
@@ -23,7 +23,7 @@ from longctx.processes.supervisor import SupervisedProcess
 from longctx.redaction import secret_values
 from longctx.serve import facts
 from longctx.serve.contract import check, enforce
-from longctx.serve.http import client
+from longctx.serve.http import client, model_names
 from longctx.serve.launchers import container, engines, external, local
 from longctx.serve.log import Log
 from longctx.serve.machine import gpu_memory, gpus, host
@@ -33,9 +33,6 @@ HOST = "127.0.0.1"
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 3.0
 TAIL_LINES = 30
-# The launchers that start servers; each raises ServerError in one sentence where nothing can start.
-Prepare = Callable[[Recipe, Mapping[str, Any], Ownership, str, int], Launch]
-LAUNCHERS: Mapping[str, Prepare] = {"local": local.prepare, "container": container.prepare}
 
 
 @contextlib.contextmanager
@@ -52,17 +49,16 @@ def serve(
 ) -> Iterator[Server]:
     """Yield a ready server that runs `recipe`, with its facts and its checked contract; end it after the block.
 
+    launcher is the configuration's section of who starts it; a launcher raises ServerError where nothing can start.
     run_dir keeps the ownership records: what an earlier run of ours left there is ended first. The server's output is
     appended to log_path, secrets masked; on_log gets each new line while the server starts. contract: 'fail' or 'warn'.
     The block runs off the processors that the server's threads are bound to.
     ServerError has reason server_start, not_ours, kv_too_small, contract, disk_full or unsupported.
     """
     report = on_log or (lambda _: None)
-    if launcher.kind == "external":
-        yield _agreed(external.connect(recipe, launcher.options), contract)
+    if isinstance(launcher, ExternalConfig):
+        yield _agreed(external.connect(recipe, launcher), contract)
         return
-    if (prepare := LAUNCHERS.get(launcher.kind)) is None:
-        raise ServerError(f"launcher: {launcher.kind!r} is not local, container or external", "server_start")
     for sentence in leftovers.end_leftovers(run_dir):
         report(sentence)
     gpu_memory.wait_until_free(run_dir)
@@ -70,15 +66,19 @@ def serve(
     # A second served name that no other server can have: the proof that the answer is ours.
     unique_name = f"{recipe.served_name}-{ownership.id}"
     named = replace(recipe, served_aliases=(*recipe.served_aliases, unique_name))
-    launch = prepare(named, launcher.options, ownership, HOST, port)
+    if isinstance(launcher, ContainerConfig):
+        launch = container.prepare(named, launcher, ownership, HOST, port)
+    else:
+        launch = local.prepare(named, launcher, ownership, HOST, port)
     log = Log(log_path, secret_values(launch.env))
     log.begin(launch.command)
     with gpu_memory.resting_level(run_dir, launch.seen_env):
         started_s = time.monotonic()
         process = SupervisedProcess.start(launch, ownership, port, log_path)
         try:
-            _Start(process, log, port).wait_ready(unique_name, start_timeout_s, report)
-            server = _describe(recipe, launch, process, log, port, time.monotonic() - started_s)
+            start = _Start(process, log, port)
+            start.wait_ready(unique_name, start_timeout_s, report)
+            server = start.describe(recipe, launch, time.monotonic() - started_s)
             with cpu_affinity.keep_off(process.processes()):
                 yield _agreed(server, contract)
         finally:
@@ -90,8 +90,7 @@ def choose_port() -> int:
     """Return a free port on the loopback address."""
     with socket.socket() as sock:
         sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-    return port
+        return int(sock.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +117,26 @@ class _Start:
                 if names is not None and name in names:
                     return
                 if names is not None:
-                    raise ServerError(
-                        f"port {self.port} is answered by {_listener(self.port)}, which serves"
-                        f" {', '.join(names) or 'no model'}: not the server that was started",
-                        "not_ours",
-                    )
+                    other = f"{_listener(self.port)}, which serves {', '.join(names) or 'no model'}"
+                    message = f"port {self.port} is answered by {other}: not the server that was started"
+                    raise ServerError(message, "not_ours")
                 if time.monotonic() > deadline_s:
                     lines = self._last_lines()
                     last = facts.clean(lines[-1]) if lines else "it printed nothing"
-                    raise self._error(f"the server was not ready after {limit_s:g} s; its last words: {last}", lines)
+                    raise _error(f"the server was not ready after {limit_s:g} s; its last words: {last}", lines)
                 time.sleep(POLL_S)
+
+    def describe(self, recipe: Recipe, launch: Launch, startup_s: float) -> Server:
+        """Ask the ready server for its facts, and check its contract."""
+        url, env = f"http://{HOST}:{self.port}", launch.seen_env
+        known = launch.facts | {"startup_s": round(startup_s, 3), "model": recipe.served_name}
+        report = facts.collect(url, self.log.lines(), known, launch.probe)
+        facts_of_host, env_json = host.host_facts(env, recipe.ranks), host.environment_json(env)
+        described = (url, recipe.served_name, report.server_facts(), facts_of_host, check(recipe, report), env_json)
+        words, numbers = self.log.masked_words(launch.command), gpus.gpu_numbers(env, recipe.ranks)
+        if launch.server_env is not None and len(numbers) != len(gpus.gpus()):
+            numbers = ()  # those of a container are known only if it uses all
+        return Server(*described, words, log=self.log, process=self.process, gpu_numbers=numbers)
 
     def _early_end(self) -> ServerError:
         lines = self._last_lines()
@@ -135,35 +144,29 @@ class _Start:
         too_small, longest = facts.kv_limit(lines)
         if too_small:
             holds = f"holds {longest} tokens at most" if longest else "has no room"
-            return self._error(f"the KV cache {holds}: {cause}", lines, "kv_too_small", longest)
+            return _error(f"the KV cache {holds}: {cause}", lines, "kv_too_small", longest)
         if "address already in use" in "\n".join(lines).lower():
-            return self._error(f"port {self.port} is already used by {_listener(self.port)}", lines, "not_ours")
+            return _error(f"port {self.port} is already used by {_listener(self.port)}", lines, "not_ours")
         if refused := engines.explain(lines):
-            return self._error(f"the container did not start: {refused}", lines)
-        return self._error(f"the server {self.process.describe_exit()} before it was ready: {cause}", lines)
+            return _error(f"the container did not start: {refused}", lines)
+        return _error(f"the server {self.process.describe_exit()} before it was ready: {cause}", lines)
 
     def _last_lines(self) -> list[str]:
         """End the server, so that its last lines are in the log, and return the log."""
         self.process.stop()
         return self.log.lines()
 
-    def _error(
-        self, message: str, lines: list[str], reason: str = "server_start", kv_tokens: int | None = None
-    ) -> ServerError:
-        return ServerError(message, reason, "\n".join(lines[-TAIL_LINES:]), kv_tokens)
+
+def _error(text: str, lines: list[str], reason: str = "server_start", kv_tokens: int | None = None) -> ServerError:
+    return ServerError(text, reason, "\n".join(lines[-TAIL_LINES:]), kv_tokens)
 
 
 def _served_names(http: httpx.Client) -> list[str] | None:
     """Return the names of the served models; None while no healthy server answers."""
     try:
-        if not http.get("/health").is_success:
-            return None
-        answer = http.get("/v1/models")
-        return [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
+        return model_names(http.get("/v1/models")) if http.get("/health").is_success else None
     except httpx.HTTPError:
         return None
-    except (ValueError, KeyError, TypeError):
-        return []
 
 
 def _listener(port: int) -> str:
@@ -173,32 +176,6 @@ def _listener(port: int) -> str:
             if socket_.laddr and socket_.laddr.port == port and socket_.status == psutil.CONN_LISTEN and socket_.pid:
                 return f"process {socket_.pid} ({psutil.Process(socket_.pid).name()})"
     return "another process"
-
-
-def _describe(
-    recipe: Recipe, launch: Launch, process: SupervisedProcess, log: Log, port: int, startup_s: float
-) -> Server:
-    url = f"http://{HOST}:{port}"
-    known = launch.facts | {"startup_s": round(startup_s, 3), "model": recipe.served_name}
-    report = facts.collect(url, log.lines(), known, launch.probe)
-    return Server(
-        url=url,
-        model=recipe.served_name,
-        facts=report.server_facts(),
-        host_facts=host.host_facts(launch.seen_env, recipe.ranks),
-        contract=check(recipe, report),
-        env_json=host.environment_json(launch.seen_env),
-        command=log.masked_words(launch.command),
-        log=log,
-        process=process,
-        gpu_numbers=_gpu_numbers(recipe, launch),
-    )
-
-
-def _gpu_numbers(recipe: Recipe, launch: Launch) -> tuple[int, ...]:
-    """Return the GPUs that the server computes on. Those of a container are known only if it uses all."""
-    numbers = gpus.gpu_numbers(launch.seen_env, recipe.ranks)
-    return numbers if launch.server_env is None or len(numbers) == len(gpus.gpus()) else ()
 
 
 def _agreed(server: Server, contract: str) -> Server:

@@ -1,7 +1,6 @@
 """The log file of one server start: it is read from this start on, and followed line by line."""
 
 import errno
-import os
 import shlex
 from pathlib import Path
 
@@ -37,10 +36,7 @@ class Log:
 
     def offset(self) -> int:
         """Return the file's size in bytes, 0 where there is none."""
-        try:
-            return os.path.getsize(self.path)
-        except OSError:
-            return 0
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def between(self, first: int, last: int) -> list[str]:
         """Return the lines written between two offsets."""
@@ -57,7 +53,5 @@ class Log:
 
     def new_lines(self) -> list[str]:
         """Return the lines added since the last call."""
-        now = self.offset()
-        lines = self.between(self._read_to, now)
-        self._read_to = now
-        return lines
+        first, self._read_to = self._read_to, self.offset()
+        return self.between(first, self._read_to)

@@ -1,12 +1,12 @@
 """A server's own counters, under one set of names whatever its version.
 
-vLLM's names are those of 0.32 (first in each row) back to the 0.6 engine; SGLang's those of its 0.4 and 0.5
-documentation. Series of several engines are added up. What a server does not report is None, never 0.
+The names are vLLM's, from 0.32 (first in each row) back to the 0.6 engine. Series of several engines are added up.
+What a server does not report is None, never 0.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,33 +19,27 @@ from longctx.serve.http import client
 # Canonical name -> the sample names that mean it; the first one present counts.
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "prefill_s": ("vllm:request_prefill_time_seconds_sum",),
-    "queue_s": ("vllm:request_queue_time_seconds_sum", "sglang:queue_time_seconds_sum"),
+    "queue_s": ("vllm:request_queue_time_seconds_sum",),
     "decode_s": ("vllm:request_decode_time_seconds_sum",),
-    "itl_sum_s": (
-        "vllm:inter_token_latency_seconds_sum",
-        "vllm:time_per_output_token_seconds_sum",
-        "sglang:inter_token_latency_seconds_sum",
-        "sglang:time_per_output_token_seconds_sum",
-    ),
-    "ttft_s": ("vllm:time_to_first_token_seconds_sum", "sglang:time_to_first_token_seconds_sum"),
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "requests": ("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count", "sglang:num_requests_total"),
+    "itl_sum_s": ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
+    "ttft_s": ("vllm:time_to_first_token_seconds_sum",),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "requests": ("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count"),
     # vLLM's older gpu_prefix_cache_hits counted blocks before it counted tokens, so it is not among these.
-    "cached_tokens": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "cached_tokens": ("vllm:prefix_cache_hits_total",),
     "external_hit_tokens": ("vllm:external_prefix_cache_hits_total",),
     "iterations": ("vllm:iteration_tokens_total_count",),
     "preemptions": ("vllm:num_preemptions_total",),
 }
 GAUGES: Mapping[str, tuple[str, ...]] = {
-    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
-    "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
-    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
-    "kv_capacity_tokens": ("sglang:max_total_num_tokens",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "running": ("vllm:num_requests_running",),
     "process_start": ("process_start_time_seconds",),
 }
 CACHE_INFO = "vllm:cache_config_info"
 _WANTED = {name for names in (*COUNTERS.values(), *GAUGES.values()) for name in names} | {CACHE_INFO}
+SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +53,11 @@ class Snapshot:
 
     counters: Mapping[str, float]
     sources: Mapping[str, str]
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    running: int | None = None
-    waiting: int | None = None
-    process_start: float | None = None
     engines: tuple[Mapping[str, str], ...] = ()
+    kv_capacity_tokens: int | None = None
+    kv_usage: float | None = None
+    running: float | None = None
+    process_start: float | None = None
 
     def activity(self) -> tuple[float | None, ...]:
         """Return values of which at least one moves while the engine works."""
@@ -101,40 +94,31 @@ def parse(text: str) -> Snapshot | None:
     """Return the reading in a Prometheus text, or None where it holds no metric that we know."""
     lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
     values: dict[str, list[float]] = {}
-    unusable: set[str] = set()  # of a sum, every part must be a number
     engines: list[Mapping[str, str]] = []
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 if sample.name == CACHE_INFO:
                     engines.append(sample.labels)
-                elif 0 <= sample.value < math.inf:
-                    values.setdefault(sample.name, []).append(sample.value)
                 else:
-                    unusable.add(sample.name)
+                    values.setdefault(sample.name, []).append(sample.value)
     except ValueError:
         return None
-    values = {name: series for name, series in values.items() if name not in unusable}
-    sources = {name: metric for name, metrics in COUNTERS.items() for metric in metrics[::-1] if metric in values}
+    # of a sum, every part must be a number
+    values = {name: series for name, series in values.items() if all(0 <= value < math.inf for value in series)}
+    sources = _present(COUNTERS, values)
     if not sources and not engines:
         return None
-    gauges = {name: values[metric] for name, metrics in GAUGES.items() for metric in metrics[::-1] if metric in values}
-    return Snapshot(
-        counters={name: math.fsum(values[metric]) for name, metric in sources.items()},
-        sources=sources,
-        kv_usage=max(gauges["kv_usage"]) if "kv_usage" in gauges else None,
-        kv_capacity_tokens=_capacity(engines, gauges),
-        running=round(sum(gauges["running"])) if "running" in gauges else None,
-        waiting=round(sum(gauges["waiting"])) if "waiting" in gauges else None,
-        process_start=max(gauges["process_start"]) if "process_start" in gauges else None,
-        engines=tuple(engines),
-    )
+    gauges: dict[str, Any] = {name: max(values[metric]) for name, metric in _present(GAUGES, values).items()}
+    if "running" in gauges:
+        gauges["running"] = sum(values[GAUGES["running"][0]])
+    counters = {name: math.fsum(values[metric]) for name, metric in sources.items()}
+    sizes = [int(size) for labels in engines if (size := labels.get("kv_cache_size_tokens", "")).isdecimal()]
+    return Snapshot(counters, sources, tuple(engines), min(sizes, default=None), **gauges)
 
 
-def _capacity(engines: Sequence[Mapping[str, str]], gauges: Mapping[str, list[float]]) -> int | None:
-    if sizes := [int(size) for labels in engines if (size := labels.get("kv_cache_size_tokens", "")).isdecimal()]:
-        return min(sizes)
-    return round(max(gauges["kv_capacity_tokens"])) if "kv_capacity_tokens" in gauges else None
+def _present(table: Mapping[str, tuple[str, ...]], values: Mapping[str, list[float]]) -> dict[str, str]:
+    return {name: metric for name, metrics in table.items() for metric in metrics[::-1] if metric in values}
 
 
 def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Snapshot | None:
@@ -156,11 +140,9 @@ def difference(before: Snapshot | None, after: Snapshot | None) -> Window:
     if before.process_start != after.process_start or any(growth < 0 for growth in grown.values()):
         return Window(void="the server's counters began anew, or another server's were read")
     grown = {name: growth if name.endswith("_s") else round(growth) for name, growth in grown.items()}
-    record = {
-        name: {"metric": after.sources[name], "before": before.counters[name], "after": after.counters[name]}
-        for name in shared
-    }
-    running = max((running for running in (before.running, after.running) if running is not None), default=None)
+    at_ends = ((name, before.counters[name], after.counters[name]) for name in shared)
+    record = {name: {"metric": after.sources[name], "before": first, "after": last} for name, first, last in at_ends}
+    running = max((round(n) for n in (before.running, after.running) if n is not None), default=None)
     return Window(**grown, running_besides=running, record=orjson.dumps(record).decode())
 
 
@@ -175,29 +157,21 @@ def attribute_to_request(window: Window, completion_tokens: int | None) -> Windo
 
 
 def settle(
-    url: str,
-    before: Snapshot | None,
-    *,
-    completion_tokens: int | None,
-    api_key: str | None = None,
-    timeout_s: float = 5.0,
-    sleep: Callable[[float], None] = time.sleep,
+    url: str, before: Snapshot | None, *, completion_tokens: int | None, api_key: str | None = None
 ) -> Snapshot | None:
     """Return the reading after a request has ended, once its counters have caught up.
 
-    Waits until the request and its tokens are counted and nothing runs; after `timeout_s` the last reading.
+    Waits until the request and its tokens are counted and nothing runs; after SETTLE_S the last reading.
     """
     waited_s, step_s = 0.0, 0.05
     while True:
         after = scrape(url, api_key=api_key)
-        if before is None or after is None or waited_s >= timeout_s or _caught_up(before, after, completion_tokens):
+        if before is None or after is None or waited_s >= SETTLE_S:
             return after
-        sleep(step_s)
+        if _holds(difference(before, after), completion_tokens) and not after.running:
+            return after
+        time.sleep(step_s)
         waited_s, step_s = waited_s + step_s, min(2 * step_s, 0.5)
-
-
-def _caught_up(before: Snapshot, after: Snapshot, completion_tokens: int | None) -> bool:
-    return _holds(difference(before, after), completion_tokens) and not after.running
 
 
 def _holds(window: Window, completion_tokens: int | None) -> bool:

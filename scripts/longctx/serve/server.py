@@ -31,11 +31,6 @@ class Server:
     process: SupervisedProcess | None = None
     gpu_numbers: tuple[int, ...] = ()
 
-    @property
-    def pid(self) -> int | None:
-        """The server's process id, None for an external server."""
-        return self.process.pid if self.process else None
-
     def alive(self) -> bool:
         """Return whether the server still runs; for an external one, whether its address answers."""
         if self.process:

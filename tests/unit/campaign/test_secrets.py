@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from longctx.campaign.campaign import from_dict
+from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.campaign.secrets import refuse_secrets
 from longctx.errors import ConfigError
@@ -58,8 +59,7 @@ def test_a_key_for_a_server_of_others_is_not_given_to_ours(monkeypatch: pytest.M
     """vLLM would answer 401 to everybody without it, our own question for its models included."""
     monkeypatch.setenv("VLLM_API_KEY", VALUE)
     monkeypatch.setenv("HF_TOKEN", "kept")
-    launch = local.prepare(
-        Recipe(model="m", served_name="m", max_model_len=1), {}, Ownership("c", Path("/tmp")), "127.0.0.1", 1
-    )
+    recipe, owner = Recipe(model="m", served_name="m", max_model_len=1), Ownership("c", Path("/tmp"))
+    launch = local.prepare(recipe, ServeConfig(), owner, "127.0.0.1", 1)
     assert "VLLM_API_KEY" not in launch.env
     assert launch.env["HF_TOKEN"] == "kept"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import transformers
+from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import PromptError
 from longctx.model.reader import hub_token
@@ -49,6 +50,6 @@ def test_a_tokenizer_is_fetched_with_it(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_local_server_gets_it_and_its_command_line_does_not(tmp_path: Path) -> None:
     owner = Ownership(id="1a2b", campaign="c", run_dir=tmp_path)
     recipe = Recipe(model="owner/gated", served_name="m", max_model_len=1040)
-    launch = local.prepare(recipe, {"python": sys.executable}, owner, "127.0.0.1", 8001)
+    launch = local.prepare(recipe, ServeConfig(python=sys.executable), owner, "127.0.0.1", 8001)
     assert launch.env["HF_TOKEN"] == SECRET
     assert SECRET not in " ".join(launch.command)

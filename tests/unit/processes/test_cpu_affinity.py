@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.processes import cpu_affinity
 from longctx.progress import watch
 from longctx.serve.lifecycle import serve
@@ -23,7 +24,7 @@ needs_two = pytest.mark.skipif(
 def block_sees(tmp_path: Path) -> tuple[set[int], set[int]]:
     """Processors of this thread and of one started in the block, while a server runs."""
     recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
-    launcher = Launcher("local", {"python": tiny_python(tmp_path)})
+    launcher = ServeConfig(python=tiny_python(tmp_path))
     with serve(recipe, launcher, run_dir=tmp_path / "run", log_path=tmp_path / "log", campaign="c", start_timeout_s=60):
         later: list[set[int]] = []
         thread = threading.Thread(target=lambda: later.append(os.sched_getaffinity(0)))

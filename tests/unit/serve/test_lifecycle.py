@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes import identity, leftovers, reaper
 from longctx.processes.launch import Ownership
@@ -41,12 +42,13 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {scripts!r})
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.processes import leftovers, supervisor
 from longctx.serve.lifecycle import serve
 leftovers.GRACE_S = supervisor.GRACE_S = 0.5
 recipe = Recipe(model="m", served_name="tiny", max_model_len=2048)
-with serve(recipe, Launcher("local", {{"python": {python!r}}}), run_dir=Path({run_dir!r}),
+with serve(recipe, ServeConfig(python={python!r}), run_dir=Path({run_dir!r}),
            log_path=Path({log!r}), campaign="c", start_timeout_s=600):
     print("ready", flush=True)
     time.sleep(600)
@@ -54,7 +56,7 @@ with serve(recipe, Launcher("local", {{"python": {python!r}}}), run_dir=Path({ru
 
 
 def tiny(tmp_path: Path, recipe: Recipe = RECIPE, **options: Any) -> contextlib.AbstractContextManager[Server]:
-    launcher = Launcher("local", {"python": tiny_python(tmp_path), **options.pop("launcher", {})})
+    launcher = ServeConfig(**{"python": tiny_python(tmp_path), **options.pop("launcher", {})})
     defaults = {"run_dir": tmp_path / "run", "log_path": tmp_path / "log", "campaign": "c", "start_timeout_s": 600}
     return serve(recipe, launcher, **(defaults | options))
 
@@ -121,7 +123,7 @@ def test_a_server_is_described_and_leaves_nothing(tmp_path: Path) -> None:
     with tiny(tmp_path, on_log=lines.append) as server:
         mark = owner_id(tmp_path)
         assert server.alive()
-        assert server.pid in identity.marked(mark)
+        assert server.process.pid in identity.marked(mark)
         assert server.death_reason() == ""
         assert (server.model, server.facts["model"], server.facts["launcher"]) == ("tiny", "tiny", "local")
         assert server.facts["vllm_version"] == "0.32.0"
@@ -222,8 +224,8 @@ def test_shared_memory_and_sockets_of_a_killed_server_are_removed(tmp_path: Path
     with tiny(tmp_path) as server:
         wait_until(lambda: recorded(tmp_path) == [str(memory)], "the memory is noted")
         folder = sockets(tmp_path)
-        assert server.pid
-        os.kill(server.pid, signal.SIGKILL)
+        assert server.process
+        os.kill(server.process.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive(), "death is noticed")
     assert not memory.exists()
     assert not folder.exists()
@@ -291,7 +293,7 @@ def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
-    launch = local.prepare(RECIPE, {"python": sys.executable}, Ownership("c", tmp_path), "127.0.0.1", 1)
+    launch = local.prepare(RECIPE, ServeConfig(python=sys.executable), Ownership("c", tmp_path), "127.0.0.1", 1)
     assert launch.sockets is None
     assert "VLLM_RPC_BASE_PATH" not in launch.env
 
@@ -345,8 +347,8 @@ def test_a_killed_server_is_known_dead_with_its_reason(tmp_path: Path, monkeypat
     monkeypatch.setenv("TINY", "family")
     with tiny(tmp_path) as server:
         mark = owner_id(tmp_path)
-        assert server.pid
-        os.kill(server.pid, signal.SIGKILL)
+        assert server.process
+        os.kill(server.process.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive(), "death is noticed")
         assert "killed by SIGKILL" in server.death_reason()
         wait_until(lambda: len(identity.marked(mark)) == 0, "its children end with it")

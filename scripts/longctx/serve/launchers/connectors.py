@@ -45,5 +45,4 @@ def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
 
 
 def _registers(path: Path, connector: str) -> bool:
-    """Return whether vLLM's list of connectors names this one."""
     return path.is_file() and f'"{connector}"' in path.read_text(errors="replace")

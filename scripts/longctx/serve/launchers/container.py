@@ -10,10 +10,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longctx.campaign.config import ContainerConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model.reader import hub_token
@@ -29,82 +30,48 @@ STOP_GRACE_S = container_init.GRACE_S
 GUARD = "/opt/longctx/guard.py"  # where the container sees it
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The keys of `container` in a configuration; workflow/schemas/config.schema.yaml says what each means."""
-
-    image: str
-    engine: str | None = None
-    python: str = "python3"
-    runtime: str | None = None
-    devices: tuple[str, ...] = ()
-    network: str = "host"
-    ipc: str | None = "host"
-    shm_size: str | None = None
-    ulimits: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
-    pass_env: tuple[str, ...] = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-    extra_args: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder or file of the host; `target` is its path in the container."""
-
-    source: Path
-    target: str
-    read_only: bool
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
-
-
-def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
+def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: str, port: int) -> Launch:
     """Return how to run `recipe` in a container; ServerError('server_start') where engine, image or a mount is missing.
 
     ServerError('disk_full') where the host's shared memory has no room for what a connector stages in it.
     """
-    chosen = _options(options)
-    engine = find_engine(chosen.engine)
-    image = find_image(engine, chosen.image)
-    recipe, mounts = _mounts(recipe, chosen)
-    _check(engine, chosen, mounts)
-    if chosen.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
+    if not options.image:
+        raise start_error("container.image is missing; name the image that has vLLM")
+    engine = find_engine(options.engine)
+    image = find_image(engine, options.image)
+    recipe, mounts = _mounts(recipe, options)
+    _check(engine, options, mounts)
+    if options.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
     values = command_line.environment(recipe) | {MARKER: owner.id}  # known as ours on the host too
-    secrets = _secrets(chosen.pass_env, values)
+    secrets = _secrets(options.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
+    published = None if options.network == "host" else f"{host}:{port}:{port}"
+    arguments = command_line.command(recipe, "0.0.0.0" if published else host, port)
+    server = [options.python, "-m", command_line.MODULE, *arguments]
     if engine == "apptainer":
         home = (owner.run_dir / "home").absolute()
         home.mkdir(parents=True, exist_ok=True)
-        command = [*apptainer_args(chosen, mounts, home), *_server(recipe, chosen, host, port)]
+        command = [*apptainer_args(options, mounts, home), image.name, *server]
         env = os.environ | {f"APPTAINERENV_{name}": value for name, value in (plain | secrets).items()}
-        probe = [*apptainer_args(chosen, [], home), chosen.python]
+        probe = [*apptainer_args(options, [], home), image.name, options.python]
         return Launch(command, dict(env), facts=facts, probe=probe, server_env=plain | secrets)
-    published = None if chosen.network == "host" else f"{host}:{port}:{port}"
-    mounts = [*mounts, Mount(Path(container_init.__file__), GUARD, read_only=True)]
+    mounts.append(f"{container_init.__file__}:{GUARD}:ro")
     variables = [*(f"{name}={value}" for name, value in plain.items()), *sorted(secrets)]
-    run = run_args(engine, chosen, owner, mounts, variables, published)
-    inside = host if published is None else "0.0.0.0"
-    return Launch(
-        command=[*run, GUARD, *_server(recipe, chosen, inside, port)],
-        env=os.environ | secrets,
-        stop_commands=[[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]],
-        probe=[engine, "exec", owner.name, chosen.python],
-        facts=facts,
-        server_env=plain | secrets,
-        holds_stdin=True,
-    )
+    command = [*run_args(engine, options, owner, mounts, variables, published), image.name, GUARD, *server]
+    ends = [[engine, "stop", "-t", str(STOP_GRACE_S), owner.name], [engine, "rm", "-f", owner.name]]
+    probe = [engine, "exec", owner.name, options.python]
+    return Launch(command, os.environ | secrets, ends, probe, facts, plain | secrets, holds_stdin=True)
 
 
 def run_args(
-    engine: str, options: Options, owner: Ownership, mounts: list[Mount], env: list[str], published: str | None
+    engine: str, options: ContainerConfig, owner: Ownership, mounts: list[str], env: list[str], published: str | None
 ) -> list[str]:
-    """Return `podman run …` or `docker run …` up to and with the image.
+    """Return `podman run …` or `docker run …` up to the image.
 
     env: NAME=value, or NAME alone for a secret that the engine takes from its own environment.
-    published: address:port:port, or None on the host's network.
+    mounts: source:target[:ro]. published: address:port:port, or None on the host's network.
     """
     flags: dict[str, list[str | None]] = {
         "--name": [owner.name],
@@ -117,7 +84,7 @@ def run_args(
         "--shm-size": [None if options.ipc == "host" else options.shm_size],  # podman refuses both together
         "--ulimit": [*(options.ulimits or own_limits(engine))],
         "--device": [device for device in options.devices if device != "all"],
-        "--volume": [str(mount) for mount in mounts],
+        "--volume": [*mounts],
         "--env": [*env],
         "--entrypoint": [options.python],
     }
@@ -126,34 +93,21 @@ def run_args(
     runtime = ["--runtime", options.runtime] if options.runtime else []
     head = [engine, *runtime, "run", "--rm"] if engine == "podman" else [engine, "run", "--rm", *runtime]
     pairs = [text for flag, values in flags.items() for value in values if value for text in (flag, value)]
-    init = ["--init"] if has_init(engine) else []
-    return [*head, "--interactive", *init, *pairs, *options.extra_args, options.image]
+    return [*head, "--interactive", *(["--init"] if has_init(engine) else []), *pairs, *options.extra_args]
 
 
-def apptainer_args(options: Options, mounts: list[Mount], home: Path) -> list[str]:
-    """Return `apptainer exec …` up to and with the image.
+def apptainer_args(options: ContainerConfig, mounts: list[str], home: Path) -> list[str]:
+    """Return `apptainer exec …` up to the image.
 
     Variables travel as APPTAINERENV_…: secrets must not be seen here, and --env splits values at commas.
     """
     gpus = ["--nv"] if "all" in options.devices else []
     gpus += ["--rocm"] if "/dev/kfd" in options.devices else []
-    binds = [text for mount in mounts for text in ("--bind", str(mount))]
+    binds = [text for mount in mounts for text in ("--bind", mount)]
     # A PID namespace: whatever the server started ends with it. A home of its own: the host's would bring its Python
     # packages along, and without one vLLM and Triton could write their caches nowhere, as the image is read-only.
     own = ["--cleanenv", "--no-eval", "--pid", "--home", str(home)]
-    return ["apptainer", "exec", *own, *gpus, *binds, *options.extra_args, options.image]
-
-
-def _options(options: Mapping[str, Any]) -> Options:
-    known = {field.name for field in fields(Options)}
-    if not options.get("image"):
-        raise start_error("container.image is missing; name the image that has vLLM")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in known}
-    return Options(**values)
-
-
-def _server(recipe: Recipe, options: Options, host: str, port: int) -> list[str]:
-    return [options.python, "-m", command_line.MODULE, *command_line.command(recipe, host, port)]
+    return ["apptainer", "exec", *own, *gpus, *binds, *options.extra_args]
 
 
 def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
@@ -164,7 +118,7 @@ def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str
     return secrets | {name: value for name, value in values.items() if name in names or SECRET_NAME.search(name)}
 
 
-def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
+def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[str]]:
     """Return the recipe with absolute folders, and the mounts: its folders at their own paths, then the user's."""
     mounts = []
     if Path(recipe.model).is_dir():
@@ -175,34 +129,30 @@ def _mounts(recipe: Recipe, options: Options) -> tuple[Recipe, list[Mount]]:
         cache = Path(recipe.env.get("HF_HOME") or default).resolve()
         cache.mkdir(parents=True, exist_ok=True)
         recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
-        mounts.append(_same_path(cache, read_only=False))
+        mounts.append(f"{cache}:{cache}")
     if recipe.kv_transfer_config:
         absolute, roots = _absolute_roots(recipe.kv_transfer_config)
         recipe = replace(recipe, kv_transfer_config=absolute)
-        mounts += [_same_path(root, read_only=False) for root in roots]
+        mounts += [f"{root}:{root}" for root in roots]
     mounts += [_parse_mount(text) for text in options.mounts]
-    return recipe, list({mount.target: mount for mount in mounts}.values())
+    return recipe, list({mount.split(":")[1]: mount for mount in mounts}.values())
 
 
-def _with_links(folder: Path) -> list[Mount]:
+def _with_links(folder: Path) -> list[str]:
     """Mount a folder and what its links lead to: a snapshot of the Hugging Face cache is links to blobs beside it."""
     ends = [path.resolve() for path in folder.rglob("*") if path.is_symlink()]
     outside = {end if end.is_dir() else end.parent for end in ends if end.exists() and not end.is_relative_to(folder)}
-    return [_same_path(path, read_only=True) for path in (folder, *sorted(outside))]
+    return [f"{path}:{path}:ro" for path in (folder, *sorted(outside))]
 
 
-def _same_path(path: Path | str, read_only: bool) -> Mount:
-    return Mount(Path(path), str(path), read_only)
-
-
-def _parse_mount(text: str) -> Mount:
+def _parse_mount(text: str) -> str:
     """Read source[:target][:ro|rw]; ~ and $VARIABLES of the source are expanded, a lone source keeps its path."""
     source, *rest = os.path.expandvars(text).split(":")
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
     path = Path(source).expanduser().absolute()
     if len(rest) > 1 or not source:
         raise start_error(f"container.mounts: {text!r} is not source:target[:ro]")
-    return Mount(path, rest[0] if rest else str(path), mode == "ro")
+    return f"{path}:{rest[0] if rest else path}{':ro' if mode == 'ro' else ''}"
 
 
 def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -218,35 +168,24 @@ def _absolute_roots(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return json.loads(json.dumps(config), object_hook=absolute), roots
 
 
-def _check(engine: str, options: Options, mounts: list[Mount]) -> None:
+def _check(engine: str, options: ContainerConfig, mounts: list[str]) -> None:
     """Raise ServerError for what the engine would refuse in ten lines, or silently do in another way."""
-    for mount in mounts:
-        if not os.path.exists(mount.source):
-            raise start_error(f"the mount source {mount.source} does not exist; create it or correct container.mounts")
-        mode = os.R_OK if mount.read_only else os.R_OK | os.W_OK
-        if engine != "docker" and not os.access(mount.source, mode):  # docker's daemon has its own rights
-            raise start_error(f"permission denied on the mount source {mount.source}; change its mode or add :ro")
-        if not mount.target.startswith("/"):
-            raise start_error(
-                f"the mount target {mount.target} of {mount.source} is not absolute; correct container.mounts"
-            )
-        if re.match(r"/(proc|sys)(/|$)|/$", mount.target):
-            raise start_error(f"the mount target {mount.target} is refused by every engine; choose another folder")
+    for source, target, *read_only in (mount.split(":") for mount in mounts):
+        if not os.path.exists(source):
+            raise start_error(f"the mount source {source} does not exist; create it or correct container.mounts")
+        mode = os.R_OK if read_only else os.R_OK | os.W_OK
+        if engine != "docker" and not os.access(source, mode):  # docker's daemon has its own rights
+            raise start_error(f"permission denied on the mount source {source}; change its mode or add :ro")
+        if not target.startswith("/"):
+            raise start_error(f"the mount target {target} of {source} is not absolute; correct container.mounts")
+        if re.match(r"/(proc|sys)(/|$)|/$", target):
+            raise start_error(f"the mount target {target} is refused by every engine; choose another folder")
     for device in options.devices:
         if device.startswith("/") and not Path(device.split(":")[0]).exists():
             raise start_error(f"the device {device} does not exist on this host; correct container.devices")
     if options.network == "none":
         raise start_error("container.network: none would cut the server off; use host or bridge")
-    if engine == "apptainer":
-        _check_apptainer(options)
-
-
-def _check_apptainer(options: Options) -> None:
-    unused = {
-        "shm_size": options.shm_size is not None,
-        "ulimits": bool(options.ulimits),
-        "runtime": options.runtime is not None,
-        "network": options.network != "host",
-    }
-    if names := [f"container.{name}" for name, is_set in unused.items() if is_set]:
-        raise start_error(f"apptainer has no such options: {', '.join(names)}; remove them or use podman or docker")
+    unused, default = ("shm_size", "ulimits", "runtime", "network"), ContainerConfig()
+    changed = [f"container.{name}" for name in unused if getattr(options, name) != getattr(default, name)]
+    if engine == "apptainer" and changed:
+        raise start_error(f"apptainer has no such options: {', '.join(changed)}; remove them or use podman or docker")

@@ -22,10 +22,7 @@ _AFTERWORDS = re.compile(r"docker run --help|error waiting for container")
 # What an engine prints when it refuses to run a container, and what to do; {0} is the pattern's first group.
 _MEANINGS = (
     (r"Cannot connect to the Docker daemon", "docker's daemon does not run; start it or use podman"),
-    (
-        r"permission denied while trying to connect to the Docker daemon",
-        "permission denied on docker's socket; join the docker group or use podman",
-    ),
+    (r"permission denied while trying", "permission denied on docker's socket; join the docker group or use podman"),
     (r"error setting rlimit", "the kernel refuses the container's limits; lower container.ulimits"),
     (r"error mounting \"([^\"]+)\"", "the mount of {0} was refused; see container.mounts"),
     (r"statfs ([^:]+): no such file", "the mount source {0} does not exist; see container.mounts"),
@@ -63,7 +60,22 @@ def find_engine(wanted: str | None) -> str:
 
 def find_image(engine: str, name: str) -> Image:
     """Return the facts of a local image; ServerError where it does not exist or the engine cannot say."""
-    return _find_sif(name) if engine == "apptainer" else _inspect(engine, name)
+    if engine == "apptainer":
+        return _find_sif(name)
+    result = run([engine, "image", "inspect", name])
+    message = result.stderr.strip()
+    if result.returncode and re.search(r"image not known|No such image", message):
+        remedy = f"run `snakemake --force image` or `{engine} pull {name}`"
+        raise start_error(f"the image {name} does not exist here; {remedy}")
+    if result.returncode:
+        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
+    facts = json.loads(result.stdout)[0]
+    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
+    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
+    from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
+    digest = facts.get("Digest") or (from_registry or [image_id])[0]
+    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    return Image(name, image_id, str(digest), dict(labels))
 
 
 def own_limits(engine: str) -> list[str]:
@@ -95,30 +107,12 @@ def explain(lines: Sequence[str]) -> str | None:
     return words[-1]
 
 
-def run(command: Sequence[str], timeout_s: float = _INSPECT_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a short engine command and return its result, whatever its exit code."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_INSPECT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise start_error(f"`{' '.join(command[:3])}` did not answer within {timeout_s:.0f} s") from error
-
-
-def _inspect(engine: str, name: str) -> Image:
-    result = run([engine, "image", "inspect", name])
-    message = result.stderr.strip()
-    if result.returncode and re.search(r"image not known|No such image", message):
-        raise start_error(
-            f"the image {name} does not exist here; run `snakemake --force image` or `{engine} pull {name}`"
-        )
-    if result.returncode:
-        raise start_error(f"{engine} cannot inspect the image {name}: {explain(message.splitlines()) or message}")
-    facts = json.loads(result.stdout)[0]
-    image_id = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"
-    # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
-    from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
-    digest = facts.get("Digest") or (from_registry or [image_id])[0]
-    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-    return Image(name, image_id, str(digest), dict(labels))
+        raise start_error(f"`{' '.join(command[:3])}` did not answer within {_INSPECT_TIMEOUT_S:.0f} s") from error
 
 
 def _find_sif(name: str) -> Image:

@@ -1,45 +1,33 @@
-"""Launcher `external`: a server of somebody else. It is asked, but never started, stopped or signalled.
-
-Options: url (http://host:port, with or without /v1), model (its id there; None: the only one), api_key_env (name of the
-variable that holds the key).
-"""
+"""Launcher `external`: a server of somebody else. It is asked, but never started, stopped or signalled."""
 
 import ipaddress
 import os
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from longctx.campaign.config import ExternalConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve import contract, facts
-from longctx.serve.http import base_url, client
+from longctx.serve.http import base_url, client, model_names
 from longctx.serve.machine import host
 from longctx.serve.server import Server
 from longctx.storage.schemas import HOST_FACTS
 
 
-def connect(recipe: Recipe, options: Mapping[str, Any]) -> Server:
-    """Return the server at options['url']. Facts that it does not report are None and their contract entries unproven.
+def connect(recipe: Recipe, options: ExternalConfig) -> Server:
+    """Return the server at options.url. Facts that it does not report are None and their contract entries unproven.
 
     ServerError(reason='connection') where nobody answers or the key is refused, 'unsupported' where no model list or
     not the model is there.
     """
-    url = base_url(str(options["url"]))
-    api_key = _api_key(options.get("api_key_env"))
-    model = _model(url, api_key, options.get("model"))
+    url, api_key = base_url(str(options.url)), _api_key(options.api_key_env)
+    model = _model(url, api_key, options.model)
     report = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
-    return Server(
-        url=url,
-        model=model,
-        facts=report.server_facts(),
-        host_facts=host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS),
-        contract=_contract(recipe, report),
-        env_json="{}",
-        api_key=api_key,
-    )
+    facts_of_host = host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS)
+    return Server(url, model, report.server_facts(), facts_of_host, _contract(recipe, report), "{}", api_key=api_key)
 
 
 def _api_key(name: str | None) -> str | None:
@@ -62,11 +50,7 @@ def _model(url: str, api_key: str | None, wanted: str | None) -> str:
     if answer.status_code in (401, 403):
         key = "the key" if api_key else "requests without a key"
         raise ServerError(f"external.api_key_env: {url} refuses {key} (status {answer.status_code})", "connection")
-    try:
-        names = [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
-    except (ValueError, KeyError, TypeError):
-        names = []
-    if not names:
+    if not (names := model_names(answer)):
         raise ServerError(f"external.url: {url}/v1/models lists no model (status {answer.status_code})", "unsupported")
     if wanted is not None and wanted not in names:
         raise ServerError(f"external.model: {url} serves {', '.join(names)}, not {wanted}", "unsupported")

@@ -35,16 +35,9 @@ def ensure(engine: str | None, name: str, containerfile: Path | None, build_args
     elif missing:
         _call([engine, "pull", name], f"the image {name} cannot be pulled")
     image = find_image(engine, name)
-    return {
-        "engine": engine,
-        "name": image.name,
-        "id": image.id,
-        "digest": image.digest,
-        "containerfile": str(containerfile) if containerfile else None,
-        "build_hash": wanted,
-        "built": missing,
-        "aiter": _aiter(engine, image),
-    }
+    record: dict[str, Any] = {"engine": engine, "name": image.name, "id": image.id, "digest": image.digest}
+    record |= {"containerfile": str(containerfile) if containerfile else None, "build_hash": wanted}
+    return record | {"built": missing, "aiter": _aiter(engine, image)}
 
 
 def build_hash(containerfile: Path, build_args: Mapping[str, str]) -> str:
@@ -97,10 +90,8 @@ def _build(engine: str, name: str, containerfile: Path, build_args: Mapping[str,
 @contextmanager
 def pip_configuration(engine: str) -> Iterator[list[str]]:
     """Yield the flags that lend this host's pip configuration to a build without leaving it in the image."""
-    listing = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    )
-    settings = pip_settings(listing.stdout)
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    settings = pip_settings(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write("\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items()), ""]))
         file.flush()

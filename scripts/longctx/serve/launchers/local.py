@@ -1,11 +1,10 @@
-"""Launcher `local`: vLLM from a Python environment on this host. Options: python (path of its interpreter)."""
+"""Launcher `local`: vLLM from a Python environment on this host."""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
+from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model.reader import hub_token
@@ -20,11 +19,10 @@ SOCKETS = "VLLM_RPC_BASE_PATH"
 LONGEST_FOLDER = 107 - len("/") - 36  # the kernel's limit for a socket's path
 
 
-def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: str, port: int) -> Launch:
+def prepare(recipe: Recipe, options: ServeConfig, owner: Ownership, host: str, port: int) -> Launch:
     """Return how to start the recipe's server with the interpreter in `options`."""
-    python = shutil.which(str(options.get("python") or "python3"))
-    if python is None:
-        raise ServerError(f"launcher.python: {options.get('python')} is not an executable file", "server_start")
+    if (python := shutil.which(options.python)) is None:
+        raise ServerError(f"launcher.python: {options.python} is not an executable file", "server_start")
     connector = (recipe.kv_transfer_config or {}).get("kv_connector")
     if connector and (sentence := connectors.lacking(python, connector)):
         raise ServerError(sentence, "unsupported")
@@ -32,13 +30,9 @@ def prepare(recipe: Recipe, options: Mapping[str, Any], owner: Ownership, host: 
         raise ServerError(sentence, "disk_full")
     env = _inherited() | environment(recipe)
     sockets = None if SOCKETS in env else _sockets(owner)
-    return Launch(
-        command=[python, "-m", MODULE, *command(recipe, host, port)],
-        env=env | ({SOCKETS: sockets} if sockets else {}),
-        probe=[python],
-        facts={"launcher": "local"},
-        sockets=sockets,
-    )
+    env |= {SOCKETS: sockets} if sockets else {}
+    arguments = [python, "-m", MODULE, *command(recipe, host, port)]
+    return Launch(arguments, env, probe=[python], facts={"launcher": "local"}, sockets=sockets)
 
 
 def _sockets(owner: Ownership) -> str | None:

@@ -23,16 +23,11 @@ def amd_smi_gpus(*texts: str) -> list[Gpu]:
     gpus: dict[int, dict[str, dict[str, Any]]] = {}
     for index, entry in (pair for text in texts for pair in _amd_smi_entries(text)):
         gpus.setdefault(index, {"asic": {}, "mem_usage": {}, "driver": {}}).update(_mappings(entry))
-    return [
-        Gpu(
-            index=index,
-            name=gpu["asic"].get("market_name"),
-            used_bytes=_bytes(gpu["mem_usage"].get("used_vram")),
-            total_bytes=_bytes(gpu["mem_usage"].get("total_vram")),
-            driver=gpu["driver"].get("version"),
-        )
-        for index, gpu in gpus.items()
-    ]
+    read = []
+    for index, gpu in gpus.items():
+        used, total = (_bytes(gpu["mem_usage"].get(name)) for name in ("used_vram", "total_vram"))
+        read.append(Gpu(index, gpu["asic"].get("market_name"), used, total, gpu["driver"].get("version")))
+    return read
 
 
 def amd_smi_power(text: str) -> Watts:
@@ -44,20 +39,14 @@ def amd_smi_power(text: str) -> Watts:
 
 def rocm_smi_gpus(text: str) -> list[Gpu]:
     """Read `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json`."""
-    driver = next(
-        (part["Driver version"] for part in _mappings(_json_in(text)).values() if "Driver version" in part), None
-    )
-    names = ("Card Series", "Card series", "Card Model", "Card model")
-    return [
-        Gpu(
-            index=index,
-            name=next(filter(None, map(card.get, names)), None),
-            used_bytes=_int(card.get("VRAM Total Used Memory (B)")),
-            total_bytes=_int(card.get("VRAM Total Memory (B)")),
-            driver=driver,
-        )
-        for index, card in sorted(_rocm_smi_cards(text).items())
-    ]
+    parts = _mappings(_json_in(text)).values()
+    driver = next((part["Driver version"] for part in parts if "Driver version" in part), None)
+    gpus = []
+    for index, card in sorted(_rocm_smi_cards(text).items()):
+        name = next(filter(None, map(card.get, ("Card Series", "Card series", "Card Model", "Card model"))), None)
+        used, total = (_int(card.get(key)) for key in ("VRAM Total Used Memory (B)", "VRAM Total Memory (B)"))
+        gpus.append(Gpu(index, name, used, total, driver))
+    return gpus
 
 
 def rocm_smi_power(text: str) -> Watts:
@@ -87,12 +76,9 @@ class Tool:
         return self.read_power(self._ask(self.power_question, timeout_s))
 
     def _ask(self, question: str, timeout_s: float = TIMEOUT_S) -> str:
-        command, pipe, null = [self.program, *question.split()], subprocess.PIPE, subprocess.DEVNULL
+        command, null = [self.program, *question.split()], subprocess.DEVNULL
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(
-                command, text=True, timeout=timeout_s, stdin=null, stdout=pipe, stderr=null, check=False
-            )
-            return done.stdout
+            return subprocess.run(command, stdin=null, capture_output=True, text=True, timeout=timeout_s).stdout
         return ""
 
 

@@ -11,7 +11,6 @@ import psutil
 
 from longctx.redaction import MASK, SECRET_NAME, mask, secret_values
 from longctx.serve.machine import gpus, nvidia
-from longctx.storage.schemas import HOST_FACTS
 
 KEPT = re.compile(
     r"^(VLLM(?!_RPC_BASE_PATH)|CUDA|NVIDIA|NCCL|RCCL|HIP|ROCR|ROCM|HSA|AITER|GPU|TORCH|PYTORCH|TRITON|OMP|KMP|MKL|GOMP"
@@ -29,7 +28,7 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
     """
     visible = gpus.visible_gpus(env)
     names = sorted({gpu.name for gpu in visible if gpu.name})
-    facts = {
+    return {
         "host": platform.node(),
         "gpu": " + ".join(names) or None,
         "gpu_count": ranks if ranks and visible else len(visible),
@@ -41,16 +40,13 @@ def host_facts(env: Mapping[str, str] | None = None, ranks: int | None = None) -
         "kernel": platform.release(),
         "os": os_name(),
     }
-    return {name: facts[name] for name in HOST_FACTS}
 
 
 def environment_json(env: Mapping[str, str]) -> str:
     """Return the variables that can change a server's numbers as JSON, secret values masked wherever they stand."""
     secrets = secret_values(env)
-    kept = {
-        name: MASK if SECRET_NAME.search(name) else mask(env[name], secrets) for name in sorted(env) if KEPT.match(name)
-    }
-    return orjson.dumps(kept).decode()
+    shown = {name: MASK if SECRET_NAME.search(name) else mask(env[name], secrets) for name in sorted(env)}
+    return orjson.dumps({name: value for name, value in shown.items() if KEPT.match(name)}).decode()
 
 
 def cpu_name(cpuinfo: str | None = None) -> str | None:

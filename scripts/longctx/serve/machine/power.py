@@ -8,7 +8,7 @@ on the same GPUs is in both. An unknown energy is None, never 0.
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Self
@@ -22,19 +22,13 @@ POLL_TIMEOUT_S = 10.0
 COLUMNS = ("energy_j", "energy_decode_j", "power_mean_w", "power_gap_s")
 
 
-class EnergyMeter(ABC):
+class EnergyMeter(contextlib.AbstractContextManager["EnergyMeter"]):
     """Measures these GPUs between enter and exit; `energy()` afterwards. Never raises for a tool's sake."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = tuple(gpus)
         self._start_s = self._end_s = 0.0
         self._first_token_s: float | None = None
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
 
     @abstractmethod
     def joules(self, start_s: float, end_s: float) -> tuple[float, float] | None:

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ServeConfig
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.serve.launchers import connectors
 from longctx.serve.lifecycle import serve
@@ -45,7 +46,7 @@ def test_what_cannot_be_told_is_not_said(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) -> None:
     recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config={"kv_connector": DECODE_BENCH})
-    launcher = Launcher("local", {"python": sys.executable})
+    launcher = ServeConfig(python=sys.executable)
     log = tmp_path / "log"
     with pytest.raises(ServerError, match=DECODE_BENCH) as error:
         serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()
@@ -62,7 +63,7 @@ def test_more_host_memory_than_there_is_stops_the_start(tmp_path: Path, monkeypa
     assert connectors.no_room(config) is None
     config["kv_connector_extra_config"] = {"cpu_bytes_to_use": 4 * 2**30}
     recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config=config)
-    launcher = Launcher("local", {"python": sys.executable})
+    launcher = ServeConfig(python=sys.executable)
     log = tmp_path / "log"
     with pytest.raises(ServerError, match=r"4 GiB of shared memory and /dev/shm/ has 3\.0 GiB free") as error:
         serve(recipe, launcher, run_dir=tmp_path, log_path=log, campaign="c", start_timeout_s=9).__enter__()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from longctx.campaign.config import ContainerConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes.launch import Launch, Ownership
@@ -30,7 +31,9 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def launch(tmp_path: Path, recipe: Recipe = RECIPE, **options: object) -> Launch:
     owner = Ownership(id="1a2b", campaign="default", run_dir=tmp_path)
-    return container.prepare(recipe, {"image": "example/vllm:1", **options}, owner, "127.0.0.1", 8001)
+    return container.prepare(
+        recipe, ContainerConfig(**{"image": "example/vllm:1", **options}), owner, "127.0.0.1", 8001
+    )
 
 
 def values(command: list[str], flag: str) -> list[str]:

@@ -11,7 +11,8 @@ from threading import Thread
 
 import httpx
 import pytest
-from longctx.campaign.recipe import Launcher, Recipe
+from longctx.campaign.config import ExternalConfig
+from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve import lifecycle
 from longctx.serve.lifecycle import serve
@@ -58,8 +59,8 @@ def options(tmp_path: Path) -> dict[str, object]:
 
 def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start()
-    with serve(RECIPE, Launcher("external", {"url": f"{theirs.url}/v1"}), **options(tmp_path)) as server:
-        assert (server.url, server.model, server.pid, server.log) == (theirs.url, "theirs", None, None)
+    with serve(RECIPE, ExternalConfig(url=f"{theirs.url}/v1"), **options(tmp_path)) as server:
+        assert (server.url, server.model, server.process, server.log) == (theirs.url, "theirs", None, None)
         assert set(server.facts) == set(SERVER_FACTS)
         assert server.facts["max_model_len"] == 4096
         assert server.facts["launcher"] == "external"
@@ -92,13 +93,13 @@ def test_what_it_tells_is_taken_and_the_rest_is_unproven(tmp_path: Path, theirs:
 
 def test_without_metrics(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start("no_metrics")
-    with serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)) as server:
+    with serve(RECIPE, ExternalConfig(url=theirs.url), **options(tmp_path)) as server:
         assert server.capacity_tokens() is None
 
 
 def test_its_end_is_noticed(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start()
-    with serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)) as server:
+    with serve(RECIPE, ExternalConfig(url=theirs.url), **options(tmp_path)) as server:
         assert theirs.process is not None
         theirs.process.kill()
         theirs.process.wait()
@@ -108,24 +109,24 @@ def test_its_end_is_noticed(tmp_path: Path, theirs: Theirs) -> None:
 
 def test_the_only_model_is_taken_and_one_of_several_must_be_named(tmp_path: Path, theirs: Theirs) -> None:
     theirs.start(names=("one",))
-    with serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)) as server:
+    with serve(RECIPE, ExternalConfig(url=theirs.url), **options(tmp_path)) as server:
         assert server.model == "one"
     assert theirs.process is not None
     theirs.process.kill()
     theirs.process.wait()
     theirs.start(names=("one", "two"))
     with pytest.raises(ServerError, match="serves one, two; name one of them"):
-        serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)).__enter__()
-    with serve(RECIPE, Launcher("external", {"url": theirs.url, "model": "two"}), **options(tmp_path)) as server:
+        serve(RECIPE, ExternalConfig(url=theirs.url), **options(tmp_path)).__enter__()
+    with serve(RECIPE, ExternalConfig(url=theirs.url, model="two"), **options(tmp_path)) as server:
         assert server.model == "two"
     with pytest.raises(ServerError, match=r"external.model: .* serves one, two, not three") as error:
-        serve(RECIPE, Launcher("external", {"url": theirs.url, "model": "three"}), **options(tmp_path)).__enter__()
+        serve(RECIPE, ExternalConfig(url=theirs.url, model="three"), **options(tmp_path)).__enter__()
     assert error.value.reason == "unsupported"
 
 
 def test_a_url_where_nobody_answers(tmp_path: Path, theirs: Theirs) -> None:
     with pytest.raises(ServerError, match=f"external.url: no server answers at {theirs.url}") as error:
-        serve(RECIPE, Launcher("external", {"url": theirs.url}), **options(tmp_path)).__enter__()
+        serve(RECIPE, ExternalConfig(url=theirs.url), **options(tmp_path)).__enter__()
     assert error.value.reason == "connection"
 
 
@@ -133,7 +134,7 @@ def test_the_key_comes_from_the_environment_and_shows_nowhere(
     tmp_path: Path, theirs: Theirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs.start()
-    launcher = Launcher("external", {"url": theirs.url, "api_key_env": "THEIR_KEY"})
+    launcher = ExternalConfig(url=theirs.url, api_key_env="THEIR_KEY")
     monkeypatch.delenv("THEIR_KEY", raising=False)
     with pytest.raises(ConfigError, match="environment variable THEIR_KEY is not set"):
         serve(RECIPE, launcher, **options(tmp_path)).__enter__()
@@ -161,7 +162,7 @@ def test_a_redirect_names_the_address_to_write(tmp_path: Path) -> None:
         Thread(target=redirecting.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         url = f"http://127.0.0.1:{redirecting.server_port}"
         said = f"external.url: {url} redirects to https://llm.example; write that address"
-        launcher = Launcher("external", {"url": url})
+        launcher = ExternalConfig(url=url)
         with pytest.raises(ServerError) as caught, serve(RECIPE, launcher, **options(tmp_path)):
             pass
         redirecting.shutdown()
