@@ -31,14 +31,10 @@ def main() -> int:
     args = parser.parse_args()
     with log_to_file(args.log) as say:
         try:
-            failed = measure(
-                load(args.config_file),
-                [parse_point(name) for name in args.points],
-                plan=PlanTable.read(args.plan),
-                prompts=by_length(args.prompts),
-                validations=by_length(args.validations),
-                say=say,
-            )
+            campaign = load(args.config_file)
+            points, plan = [parse_point(name) for name in args.points], PlanTable.read(args.plan)
+            prompts, validations = by_length(args.prompts), by_length(args.validations)
+            failed = measure(campaign, points, plan=plan, prompts=prompts, validations=validations, say=say)
         except (LongctxError, OSError) as error:
             say(f"error: {error}")
             return 1

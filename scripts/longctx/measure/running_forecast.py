@@ -3,13 +3,11 @@
 from statistics import fmean
 
 from longctx.campaign.campaign import Campaign
-from longctx.campaign.files import journal_path
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import LongctxError
 from longctx.lengths import format_length
-from longctx.measure.point_record import journal_rows
+from longctx.measure.point_record import past_rows
 from longctx.plan.campaign_plan import plan_campaign
-from longctx.storage.journal import read
 from longctx.storage.schemas import COLD_ROLES
 from longctx.units import format_seconds
 
@@ -22,8 +20,8 @@ def running_forecast(campaign: Campaign) -> str | None:
     measured: dict[int, list[float]] = {}
     waiting: set[int] = set()
     for point in campaign.points(COLD_MODE) if COLD_MODE in campaign.modes else ():
-        rows = journal_rows(read(journal_path(campaign, point))[0])
-        times = [row["ttft_s"] for row in rows if row["role"] in COLD_ROLES and row.get("ttft_s")]
+        rows = (row for row in past_rows(campaign, point) if row["role"] in COLD_ROLES)
+        times = [row["ttft_s"] for row in rows if row.get("ttft_s")]
         if times:
             measured.setdefault(point.length, []).extend(times)
         else:

@@ -3,7 +3,7 @@
 Pure functions: all their input is in the observation, so each rule is tested without a server.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -58,7 +58,7 @@ class Observation:
     violated: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     log_lines: tuple[str, ...] = ()
-    energy: Mapping[str, Any] = field(default_factory=dict)
+    energy: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkpoint_tokens(self) -> int | None:

@@ -2,7 +2,6 @@
 
 import select
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import httpcore
 
 POLL_S = 1.0
-CONNECT_TIMEOUT_S = 30.0
+CONNECT = {"timeout": 30.0}
 DEATH_GRACE_S = 3.0  # a broken connection is often seen before the process is gone
 # A server that says its engine is dead first tears down what it had on the GPU: 5 s were seen on one H200.
 ENGINE_DEATH_GRACE_S = 30.0
@@ -118,10 +117,8 @@ class WatchedStream(httpcore.NetworkStream):
     def close(self) -> None:
         self._inner.close()
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        return WatchedStream(self._inner.start_tls(ssl_context, server_hostname, CONNECT_TIMEOUT_S), self._watch)
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return WatchedStream(self._inner.start_tls(*args, **kwargs | CONNECT), self._watch)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
@@ -132,4 +129,4 @@ class WatchedBackend(httpcore.SyncBackend):
         self._watch = watch
 
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
-        return WatchedStream(super().connect_tcp(*args, **kwargs), self._watch)
+        return WatchedStream(super().connect_tcp(*args, **kwargs | CONNECT), self._watch)

@@ -4,6 +4,7 @@ Nothing here trusts the sender: a field of another type than the API's counts as
 value already seen.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,21 +49,18 @@ class StreamRecord:
         if _is_error(message):
             raise Failure("error_event", server_message(message))
         usage = _dict(message.get("usage"))
-        self._usage(usage)
-        choices = [choice for choice in _list(message.get("choices")) if isinstance(choice, dict)]
-        for choice in choices:
-            ends = bool(choice.get("finish_reason"))
-            self.finish_reason = str(choice["finish_reason"]) if ends else self.finish_reason
-            text = bool(choice.get("text"))
-            self.events.append(Event(elapsed_s, text, ends and not text, _count(usage.get("completion_tokens"))))
-        return bool(choices)
-
-    def _usage(self, usage: dict[str, Any]) -> None:
-        for name in ("prompt_tokens", "completion_tokens"):
-            if (count := _count(usage.get(name))) is not None:
+        counts = {name: _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+        counts["cached_tokens"] = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        for name, count in counts.items():
+            if count is not None:
                 setattr(self, name, count)
-        cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-        self.cached_tokens = self.cached_tokens if cached is None else cached
+        choices = message.get("choices")
+        choices = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        for choice in choices:
+            text, ends = bool(choice.get("text")), bool(choice.get("finish_reason"))
+            self.finish_reason = str(choice["finish_reason"]) if ends else self.finish_reason
+            self.events.append(Event(elapsed_s, text, ends and not text, counts["completion_tokens"]))
+        return bool(choices)
 
     def complete(self) -> bool:
         """Return whether the server said that it was done."""
@@ -83,8 +81,7 @@ class StreamRecord:
         if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
             return _merge(counted)
         with_text = [event for event in self.events if event.text]
-        candidates = [self.events, [event for event in self.events if not event.only_ends], with_text]
-        for events in candidates:
+        for events in (self.events, [event for event in self.events if not event.only_ends], with_text):
             # An empty event before the first text may be a greeting sent before the prefill, not a token.
             greeting = bool(events and with_text) and not events[0].text
             if len(events) == self.completion_tokens and not greeting:
@@ -117,22 +114,14 @@ def _is_error(message: dict[str, Any]) -> bool:
 
 def _parse(text: str) -> Any:
     """Return the JSON in `text`, None where it is none; accepts NaN and lone surrogates, which some servers send."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    for loads in (orjson.loads, json.loads):
+        with contextlib.suppress(ValueError, RecursionError):
+            return loads(text)
+    return None
 
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:
