@@ -73,16 +73,11 @@ def stitch(
 ) -> dict[str, float | int | None]:
     """Return the cold prefill time of all attempts together and its error bound, in seconds, as columns of the row.
 
-    An attempt's progress curve says when it had done the tokens that the next one took back; the next one's clock goes
-    on from there. The last attempt's prefill adds the rest:
-
-    time = sum over killed attempts of (when it had the tokens that the next one began with - when it showed its own
-    first ones; 0 for the first attempt) + the last attempt's prefill.
-
+    time = sum over killed attempts of (when the progress curve had the tokens that the next one began with - when it
+    showed its own first ones; 0 for the first attempt) + the last attempt's prefill, which computed the rest.
     Error bound = the gaps between the samples around those moments, since tokens are counted in steps, and for an
     attempt between two others the time until its first sample; and `compiling_s`, which kernels compiled in the last
-    attempt may have taken. The resumed attempts' times include reading the checkpoint, so the true cold time is at most
-    the sum.
+    attempt may have taken. The times include reading the checkpoint, so the true cold time is at most the sum.
     """
     moved = ([sample for sample in attempt.samples if sample["tokens_done"]] for attempt in attempts)
     curves = [[(s["elapsed_s"], s["tokens_done"]) for s in samples] for samples in moved if len(samples) > 1]

@@ -75,21 +75,22 @@ class Session:
         return row
 
     def _observe(self, record: PointRecord, outgoing: Outgoing, earlier: Sequence[Attempt]) -> verdict.Observation:
-        """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
         power = energy_meter(server.gpu_numbers)
         with power or contextlib.nullcontext():
             answer = self._stream(record, outgoing, before, power)
-        window = self._read_counters(before, answer, outgoing)
+        made, after = answer.completion_tokens, None
+        if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
+            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
         lines = server.log_between(log_start, server.log_offset())
         return verdict.Observation(
             cache=self.facet.cache_expectation(outgoing.key[0]),
             prompt_tokens=len(outgoing.ids),
             new_tokens=outgoing.new_tokens,
             answer=self._explain_failure(answer, lines),
-            window=window,
+            window=metrics.attribute_to_request(metrics.difference(before, after), made),
             jit_lines=jit_lines(lines),
             caching=server.facts.get("prefix_caching"),
             steady=self.steady,
@@ -101,29 +102,19 @@ class Session:
             energy=power.energy() if power else {},
         )
 
-    def _read_counters(
-        self, before: metrics.Snapshot | None, answer: request.Answer, outgoing: Outgoing
-    ) -> metrics.Window:
-        """Return the growth of the server's counters over the request, nothing for a failed one."""
-        server, made, after = self.server, answer.completion_tokens, None
-        if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
-            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
-        return metrics.attribute_to_request(metrics.difference(before, after), made)
-
     def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
         """Return the answer with what the server's process and log say about its failure; note a stall."""
         if answer.reason == "server_died":
             return replace(answer, detail=self.server.death_reason() or answer.detail)
         if answer.reason == "timeout":
             self.stalled = True
-            last = f"; its log ends with: {log_lines[-1]}" if log_lines else ""
-            return replace(answer, detail=f"{answer.detail}{last}")
+            if log_lines:
+                return replace(answer, detail=f"{answer.detail}; its log ends with: {log_lines[-1]}")
         return answer
 
     def _stream(
         self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: EnergyMeter | None
     ) -> request.Answer:
-        """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
         watchdog = Watchdog(self.campaign.config.measure.stall_s, blind_limit_s=self._blind_limit_s())
         sampler = Sampler(
@@ -157,7 +148,7 @@ class Session:
     def _blind_limit_s(self) -> float:
         """Return how long a server without metrics may stay silent: only a token shows that it still works."""
         measure = self.campaign.config.measure
-        limit_s = float(measure.blind_stall_s or BLIND_FACTOR * measure.stall_s)
+        limit_s = measure.blind_stall_s or BLIND_FACTOR * measure.stall_s
         return max(limit_s, BLIND_FACTOR * (self.planned_ttft_s or 0.0))
 
 
@@ -172,9 +163,9 @@ class _ProgressJournal:
 
     def __call__(self, sample: PrefillProgress) -> None:
         self.display.sample(sample)
-        if self.last is not None:
-            moved = sample.tokens_done != self.last.tokens_done
-            if not moved or sample.elapsed_s - self.last.elapsed_s < sample.elapsed_s * JOURNALED_SHARE:
+        if last := self.last:
+            gap_s = sample.elapsed_s - last.elapsed_s
+            if sample.tokens_done == last.tokens_done or gap_s < sample.elapsed_s * JOURNALED_SHARE:
                 return
         self.last = sample
         # On a full disk the prefill goes on: there is space held back for its row.

@@ -136,14 +136,12 @@ def find_failure(answer: Answer, prompt_tokens: int, new_tokens: int) -> tuple[s
 
 
 def _doubts(observation: Observation) -> Iterator[tuple[str, str]]:
-    """Yield (reason, sentence) for each doubt and mark."""
     if observation.jit_lines:
         reason = "compiled" if _compilation_is_negligible(observation) else "jit"
         yield reason, f"compiled inside the measured window: {observation.jit_lines[0].strip()[:200]}"
     if abs(jump_s := observation.answer.wall_jump_s or 0.0) > CLOCK_JUMP_S:
         yield "clock_jump", f"the wall clock moved {jump_s:+.1f} s against the monotonic clock"
-    if missing := _missing_metrics(observation):
-        yield "no_metrics", missing
+    yield from _missing_metrics(observation)
     if others := _other_requests(observation):
         yield "other_requests", others
     else:
@@ -156,19 +154,17 @@ def _doubts(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "contract_unproven", f"the server does not tell its {', '.join(observation.unverified)}"
 
 
-def _missing_metrics(observation: Observation) -> str | None:
-    """Say which of the row's values the server's metrics did not give, and why."""
-    window, made = observation.window, observation.answer.completion_tokens or 0
+def _missing_metrics(observation: Observation) -> Iterator[tuple[str, str]]:
     lost = []
-    if window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
+    if observation.window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
         lost.append("prefill is null")
-    if observation.server_decode_s is None and made > 1:
+    if observation.server_decode_s is None and (observation.answer.completion_tokens or 0) > 1:
         lost.append("decode is the client's slope over token counts")
-    return f"{window.void or 'no server metrics of this kind'}: {' and '.join(lost)}" if lost else None
+    if lost:
+        yield "no_metrics", f"{observation.window.void or 'no server metrics of this kind'}: {' and '.join(lost)}"
 
 
 def _other_requests(observation: Observation) -> str | None:
-    """Say how the server's counters show that it also worked for others."""
     window, made = observation.window, observation.answer.completion_tokens or 0
     if (window.requests or 0) > 1:
         return f"{window.requests} requests finished on the server during this one"
@@ -212,11 +208,7 @@ def _cache_doubts(observation: Observation) -> Iterator[tuple[str, str]]:
 
 
 def _compilation_is_negligible(observation: Observation) -> bool:
-    """Return whether a cold prefill counts although kernels were compiled in it.
-
-    It went on from a checkpoint, so that its time is a bound anyway, or it takes so long that compiling hides in the
-    spread between runs.
-    """
+    """It continued a checkpoint, so that its time is a bound anyway, or compiling hides in the spread between runs."""
     hidden = len(observation.jit_lines) * JIT_EVENT_S <= JIT_SHARE * (observation.answer.ttft_s or 0.0)
     return observation.resumed or (observation.cache is CacheExpectation.COLD and hidden)
 
@@ -264,8 +256,8 @@ def _decode_values(observation: Observation) -> dict[str, Any]:
     slope = stream_rates.client_decode_tok_s(answer.chunks)
     source = "client" if observation.server_decode_s is None else "server"
     rate = slope if source == "client" else server_decode_tok_s(observation.window, answer.completion_tokens)
-    values = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
-    return values | stream_rates.itl_quantiles(answer.chunks)
+    rates = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
+    return rates | stream_rates.itl_quantiles(answer.chunks)
 
 
 def _prefill_values(observation: Observation) -> dict[str, Any]:
