@@ -13,14 +13,11 @@ from longctx.campaign.point import Point
 
 
 def checkpoint_folder(campaign: Campaign, points: Sequence[Point]) -> Path | None:
-    """Return the folder that holds one server's checkpoints, None where the campaign has none.
-
-    Its name carries the recipe: vLLM knows blocks by their tokens alone, so it would take those of another model or
-    precision for ours.
-    """
+    """Return the folder that holds one server's checkpoints, None where the campaign has none."""
     if not campaign.config.checkpoint:
         return None
     name = points[0].name.replace("/", "-") if len(points) == 1 else points[0].mode
+    # vLLM knows blocks by their tokens alone, so it would take those of another model or precision for ours.
     top = Path(campaign.config.checkpoint.dir).expanduser() / "longctx" / campaign.name
     return (top / f"{name}@{campaign.recipe_hash(points[0].mode)}").absolute()
 

@@ -1,7 +1,4 @@
-"""The shortest length that did not fit into the KV cache: longer lengths of the same recipe are skipped.
-
-It holds for the run that found it only: the next run tries again.
-"""
+"""The shortest length that did not fit into the KV cache: for the rest of the run longer ones are skipped."""
 
 import os
 from pathlib import Path

@@ -34,17 +34,11 @@ class MeasureFacet:
         return variants.read_ids(path, measured_variant(number, doubts))
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
-        """Yield the requests to send to a fresh server for a point that lacks `missing`, in order.
-
-        A request of role 'warmup' only prepares the server for those after it.
-        """
+        """Yield, in order, the requests for a point that lacks `missing`; role 'warmup' prepares a fresh server."""
         yield from missing
 
     def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
-        """Return the body fields of a small request that replaces the long warm-up request, {} where it is sent.
-
-        gpu: the name of the server's GPU, None on a CPU.
-        """
+        """Return the fields of a small request that replaces the long warm-up, {} for none; gpu: None on a CPU."""
         return {}
 
     def forecast(self, campaign: Campaign) -> str | None:

@@ -50,10 +50,7 @@ class PointRecord:
 
     @classmethod
     def open(cls, campaign: Campaign, point: Point, prompt_sha256: str | None) -> tuple["PointRecord", str | None]:
-        """Open the journal; one of another recipe or prompt is set aside first.
-
-        Returns the record, and a sentence about journal lines that could not be kept or None.
-        """
+        """Open the journal, one of another recipe or prompt set aside; the sentence says what could not be kept."""
         journal = Journal.open(journal_path(campaign, point), campaign.results / "journal" / ".reserve")
         identity = {**campaign.settings(point.mode), "prompt_sha256": prompt_sha256}
         recipe, sentence = campaign.recipe_hash(point.mode), None
@@ -113,10 +110,7 @@ class PointRecord:
         self.journal.append("row", asdict(row))
 
     def unfinished(self, role: str, index: int) -> list[Attempt]:
-        """Return the attempts since the request's last finished row, oldest first.
-
-        Each of them was killed or failed, and may have left a checkpoint of the tokens that it had prefilled.
-        """
+        """Return a request's attempts since its last finished row, oldest first; each may have left a checkpoint."""
         attempts: list[Attempt] = []
         for record in self.journal.records:
             data = record.data

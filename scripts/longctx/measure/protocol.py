@@ -130,10 +130,7 @@ class ServerClimb:
         return lost
 
     def _serve(self, todo: list[Point]) -> None:
-        """Start a server for `todo` and climb; points that are measured or have failed leave the list.
-
-        Returns when the server is of no more use: dead, or stalled (each further point would wait for its stall time).
-        """
+        """Start a server for `todo` and climb until it is of no use; points measured or failed leave the list."""
         campaign, first, longest = self.campaign, todo[0], max(todo)
         label = first.name if len(todo) == 1 else f"{first.mode}-{first.run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"

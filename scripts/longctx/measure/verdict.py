@@ -1,7 +1,4 @@
-"""The verdict on one request: status, reasons, and the values that its row may have.
-
-Pure functions: all their input is in the observation, so each rule is tested without a server.
-"""
+"""The verdict on one request, a pure function of its observation: status, reasons, and the values its row may have."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -85,10 +82,7 @@ class Observation:
 
     @property
     def server_decode_s(self) -> float | None:
-        """Seconds between the first and the last token on the server's clock (its sum of inter-token latencies).
-
-        None where it counts none: no time is not a time of 0.
-        """
+        """Seconds from the first to the last token on the server's clock, None (not 0) where it counts none."""
         return self.window.itl_sum_s or self.window.decode_s or None
 
 

@@ -26,12 +26,11 @@ def warm_up(
     *,
     long_first: bool,
 ) -> bool:
-    """Warm a server up; return whether it became steady.
+    """Warm a server up; return whether it became steady: after a failed request it is not.
 
-    send(index, count) sends a prompt of so many tokens, which differs from every measured one from the first token on,
-    for SMALL_NEW_TOKENS and returns its row. maximum: of small requests. chunk_tokens: the server's prefill chunk, None
-    where unknown. longest: of the prompts. long_first: whether to send the prompt of one chunk and more.
-    After a failed request the server cannot be measured: the result is False.
+    send(index, count) sends a prompt of so many tokens, unlike every measured one from the first token on, and returns
+    its row. maximum: of small requests. chunk_tokens: the server's prefill chunk, None where unknown. longest: of the
+    prompts. long_first: whether to send the prompt of one chunk and more.
     """
     previous_s: float | None = None
     if long_first:

@@ -53,10 +53,7 @@ def _decode(line: bytes) -> Record | None:
 
 
 def read(path: Path) -> tuple[list[Record], int]:
-    """Return the sound records and how many lines were damaged; no file is an empty journal.
-
-    What follows the last newline is a write that never ended: neither sound nor damaged.
-    """
+    """Return the sound records and how many lines were damaged; what follows the last newline never ended: neither."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:

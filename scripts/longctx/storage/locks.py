@@ -54,10 +54,7 @@ class LockFile(AbstractContextManager["LockFile"]):
 
 @contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for an orphan to end; LongctxError names its holder.
-
-    On a file system without locks the block runs unguarded.
-    """
+    """Hold a lock file, if locks exist there, waiting for an orphan to end; LongctxError names its holder."""
     with LockFile(path) as lock:
         if lock.take(ORPHAN_GRACE_S) is False:
             raise LongctxError(f"{what} ({lock.holder()}); wait for it or end it")

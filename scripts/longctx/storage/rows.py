@@ -36,10 +36,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRow:
-    """One request: what it was, what it may claim (status, reasons), its values, and which server gave them.
-
-    Times are in seconds, energy in J, power in W; a value that is not known is None.
-    """
+    """One request, what it may claim, and its server; times in s, energy in J, power in W; None is not known."""
 
     campaign: str
     recipe_hash: str

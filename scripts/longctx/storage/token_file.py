@@ -25,8 +25,7 @@ SCHEMA = pa.schema([pa.field("token_ids", pa.uint32(), nullable=False)])
 class TokenFileWriter(ExitStack):
     """Writes ids as they come, one row group in memory; the file appears under its name only when all is written.
 
-    `metadata` may be filled until the `with` block ends; `tokens` and `sha256` (of the ids as little-endian
-    uint32) are added to it.
+    `metadata` may be filled until the block ends; `tokens` and `sha256` (of the ids as little-endian uint32) are added.
     """
 
     def __init__(self, path: Path | str) -> None:

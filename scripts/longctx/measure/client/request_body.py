@@ -16,11 +16,7 @@ _POWERS_OF_TEN = tuple(10**k for k in range(1, 10))
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """A JSON object; iterating yields its bytes, as often as asked.
-
-    size: its length in bytes. head: the first bytes, made before the request begins, so that a short prompt costs no
-    time in it.
-    """
+    """A JSON object; iterating yields its bytes. `head` is made before the request, so a short prompt costs no time."""
 
     ids: Ids
     size: int

@@ -69,8 +69,7 @@ class StreamRecord:
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the events that carried tokens; events of one read become one chunk.
 
-        Counts come from the usage sent with every event; without it from the fact that as many events came as
-        tokens were made; else they are unknown.
+        Counts are in the usage of every event, or as many events came as tokens were made; else they are unknown.
         """
         counted, total = [], 0
         if all(event.count for event in self.events if event.text):
