@@ -99,15 +99,15 @@ class PointRecord:
         """Note a sample of schemas.PROGRESS."""
         self.journal.append("progress", _labels(key) | sample)
 
-    def finish(self, key: RequestKey, chunks: Sequence[Chunk], row: MeasurementRow) -> None:
-        """Note when a request's tokens arrived, and its row."""
+    def finish(self, key: RequestKey, chunks: Sequence[Chunk], row: MeasurementRow, facts: dict[str, Any]) -> None:
+        """Note when a request's tokens arrived, and its row with the facts of its server."""
         trace = [{"elapsed_s": c.elapsed_s, "tokens": c.tokens, "total_tokens": c.total} for c in chunks]
         self.journal.append("trace", _labels(key) | {"samples": trace})
-        self.add_row(row)
+        self.add_row(row, facts)
 
-    def add_row(self, row: MeasurementRow) -> None:
+    def add_row(self, row: MeasurementRow, facts: dict[str, Any]) -> None:
         """Note a row."""
-        self.journal.append("row", asdict(row))
+        self.journal.append("row", asdict(row) | facts)
 
     def unfinished(self, role: str, index: int) -> list[Attempt]:
         """Return a request's attempts since its last finished row, oldest first; each may have left a checkpoint."""

@@ -1,6 +1,7 @@
 """The protocol: one server climbs its points, short lengths first; every request ends as a row in a journal."""
 
 import platform
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -114,7 +115,7 @@ class ServerClimb:
         for point in points:
             record = self.records[point]
             for key in record.missing():
-                record.add_row(refused_row(record, key, refusal))
+                record.add_row(refused_row(record, key, refusal), {"host": socket.gethostname()})
             self.display.begin(point, "refused")
             self.display.end("failed", refusal.detail)
         self.display.say(f"{', '.join(point.name for point in points)}: {refusal.reason}: {refusal.detail}")

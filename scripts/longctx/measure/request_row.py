@@ -1,6 +1,5 @@
 """The row of one request, built once: from its observation, or from the reason for not sending it."""
 
-import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -11,12 +10,11 @@ from longctx.measure.client.stream_rates import coalesced
 from longctx.measure.point_record import PointRecord
 from longctx.measure.refusals import Refusal
 from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict
-from longctx.serve.server import Server
 from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 
 
-def measured_row(record: PointRecord, key: RequestKey, observation: Observation, server: Server) -> MeasurementRow:
-    """Return the row of a request that was sent to `server`, with its verdict."""
+def measured_row(record: PointRecord, key: RequestKey, observation: Observation) -> MeasurementRow:
+    """Return the row of a request that was sent, with its verdict."""
     verdict, answer = reach_verdict(observation), observation.answer
     return MeasurementRow(
         **_identity(record, key, verdict),
@@ -34,15 +32,15 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation,
         started_at=answer.started_at,
         server_counters=observation.window.record,
         log_lines=observation.log_lines,
-        **(SAMPLING | measured_values(observation, verdict) | observation.energy | server.facts | server.host_facts),
+        **(SAMPLING | measured_values(observation, verdict) | observation.energy),
     )
 
 
 def refused_row(record: PointRecord, key: RequestKey, refusal: Refusal) -> MeasurementRow:
     """Return the row of a request that was never sent, with the reason."""
     identity = _identity(record, key, Verdict(Status.FAILED, (refusal.reason,), refusal.detail))
-    asked, host = record.campaign.config.max_new_tokens, socket.gethostname()
-    return MeasurementRow(**identity, max_new_tokens=asked, started_at=datetime.now(UTC), host=host)
+    asked = record.campaign.config.max_new_tokens
+    return MeasurementRow(**identity, max_new_tokens=asked, started_at=datetime.now(UTC))
 
 
 def _identity(record: PointRecord, key: RequestKey, verdict: Verdict) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class Session:
         earlier = record.unfinished(*outgoing.key) if self.campaign.config.checkpoint else []
         record.begin(outgoing.key)
         observation = self._observe(record, outgoing, earlier)
-        row = measured_row(record, outgoing.key, observation, self.server)
-        record.finish(outgoing.key, observation.answer.chunks, row)
+        row, facts = measured_row(record, outgoing.key, observation), self.server.facts | self.server.host_facts
+        record.finish(outgoing.key, observation.answer.chunks, row, facts)
         return row
 
     def _observe(self, record: PointRecord, outgoing: Outgoing, earlier: Sequence[Attempt]) -> verdict.Observation:

@@ -54,7 +54,7 @@ class Watch:
         return moment - (moment if self.start is None else self.start)
 
     def check(self, silent: bool = True) -> None:
-        """Raise Failure where the server died (unasked when bytes just came) or stalled; asks once in POLL_S at most."""
+        """Raise Failure where the server died (unasked when bytes just came) or stalled; asks once in POLL_S only."""
         now = time.perf_counter()
         if now < self.next_check:
             return
