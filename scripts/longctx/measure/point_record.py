@@ -128,7 +128,7 @@ class PointRecord:
 
     def assemble(self, names: Iterable[str] = tuple(OUTPUTS)) -> None:
         """Write the point's Parquets: the last attempt of each request, with its trace and progress."""
-        metadata = self.campaign.labels | {"recipe_hash": self.campaign.recipe_hash(self.point.mode)}
+        metadata = self.campaign.labels | {"recipe_hash": self.labels["recipe_hash"]}
         for table in names:
             kind, schema = OUTPUTS[table]
             rows = [{name: row[name] for name in schema.names if name in row} for row in self.final(kind)]
@@ -174,12 +174,12 @@ def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
     The points have locks of their own since a cluster job goes on when its Snakemake is killed, and a new one may start
     on another node.
     """
+    locks = {RESULTS / f".measuring-{os.uname().nodename}.lock": "another measurement is running on this host"}
+    for point in points:
+        locks[journal_path(campaign, point).with_suffix(".lock")] = f"{point.name} is already being measured"
     with ExitStack() as stack:
-        path = RESULTS / f".measuring-{os.uname().nodename}.lock"
-        stack.enter_context(exclusive_lock(path, "another measurement is running on this host"))
-        for point in points:
-            path = journal_path(campaign, point).with_suffix(".lock")
-            stack.enter_context(exclusive_lock(path, f"{point.name} is already being measured"))
+        for path, held in locks.items():
+            stack.enter_context(exclusive_lock(path, held))
         yield
 
 

@@ -214,14 +214,10 @@ class ServerClimb:
 
     def _fit_shorter(self, point: Point) -> eta.Cost | None:
         """Return the prefill cost that shorter lengths of this mode showed: the shape of this prefill's ETA."""
-        prefills = {
-            (row["length"], row["prefill_s"])
-            for other in self.campaign.points(point.mode)
-            if other.length < point.length
-            for row in past_rows(self.campaign, other)
-            if row.get("prefill_s")
-        }
-        return eta.fit_cost([(prefill_s, length) for length, prefill_s in sorted(prefills)])
+        shorter = (other for other in self.campaign.points(point.mode) if other.length < point.length)
+        rows = (row for other in shorter for row in past_rows(self.campaign, other) if row.get("prefill_s"))
+        prefills = sorted({(row["length"], row["prefill_s"]) for row in rows})
+        return eta.fit_cost([(prefill_s, length) for length, prefill_s in prefills])
 
 
 def _server_row(record: PointRecord, server: Server, log_path: Path) -> dict[str, Any]:
