@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +137,11 @@ class ServerClimb:
         label = first.name if len(todo) == 1 else f"{first.mode}-{first.run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"
         self.display.begin(first, "starting the server")
-        with serve(
-            campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir),
-            campaign.launcher(),
-            run_dir=campaign.results / ".run" / platform.node(),
-            log_path=log_path,
-            campaign=campaign.name,
-            start_timeout_s=campaign.config.serve.start_timeout_s,
-            contract=campaign.config.serve.contract,
-            on_log=self.display.log_line,
+        conf, run_dir = campaign.config.serve, campaign.results / ".run" / platform.node()
+        recipe = campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir)
+        start = partial(serve, recipe, campaign.launcher(), run_dir=run_dir, log_path=log_path, campaign=campaign.name)
+        with start(
+            start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=self.display.log_line
         ) as server:
             for point in todo:
                 record = self.records[point]
@@ -178,7 +175,6 @@ class ServerClimb:
         session.steady = warm_up(send, maximum, chunk_tokens, min(most, accepted), long_first=not first_fill)
 
     def _measure_point(self, session: Session, point: Point) -> None:
-        """Send the point's missing requests, unless the server cannot take it."""
         record = self.records[point]
         if refusal := self.refusals.by_server(point, session.server):
             if refusal.reason == "kv_too_small":

@@ -12,6 +12,8 @@ from longctx.measure.refusals import Refusal
 from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict
 from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 
+ANSWER_COLUMNS = ("prompt_tokens", "completion_tokens", "starved_s", "started_at")
+
 
 def measured_row(record: PointRecord, key: RequestKey, observation: Observation) -> MeasurementRow:
     """Return the row of a request that was sent, with its verdict."""
@@ -19,19 +21,16 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation)
     return MeasurementRow(
         **_identity(record, key, verdict),
         prompt_sha256=(record.journal.header or {}).get("settings", {}).get("prompt_sha256"),
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
         max_new_tokens=observation.new_tokens,
         cached_tokens=observation.cached_tokens,
         e2e_s=None if verdict.status == Status.FAILED else answer.e2e_s,
         chunks=len(answer.chunks),
         coalesced=coalesced(answer.chunks) if answer.chunks else None,
-        starved_s=answer.starved_s,
         jit_events=len(observation.jit_lines),
         external_hit_tokens=observation.window.external_hit_tokens,
-        started_at=answer.started_at,
         server_counters=observation.window.record,
         log_lines=observation.log_lines,
+        **{name: getattr(answer, name) for name in ANSWER_COLUMNS},
         **(SAMPLING | measured_values(observation, verdict) | observation.energy),
     )
 

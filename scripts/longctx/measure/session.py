@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
@@ -103,7 +104,7 @@ class Session:
         )
 
     def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
-        """Return the answer with what the server's process and log say about its failure; note a stall."""
+        """Add what the server's process and log say about a failure; note a stall."""
         if answer.reason == "server_died":
             return replace(answer, detail=self.server.death_reason() or answer.detail)
         if answer.reason == "timeout":
@@ -133,17 +134,9 @@ class Session:
                 power.first_token()
 
         with sampler:
-            return request.stream(
-                server.url,
-                server.model,
-                outgoing.ids,
-                max_new_tokens=outgoing.new_tokens,
-                api_key=server.api_key,
-                alive=server.alive,
-                stalled=watchdog.stalled,
-                on_token=first_token,
-                extra_body=outgoing.extra_body,
-            )
+            ask = partial(request.stream, max_new_tokens=outgoing.new_tokens, extra_body=outgoing.extra_body)
+            ask = partial(ask, api_key=server.api_key, alive=server.alive, stalled=watchdog.stalled)
+            return ask(server.url, server.model, outgoing.ids, on_token=first_token)
 
     def _blind_limit_s(self) -> float:
         """Return how long a server without metrics may stay silent: only a token shows that it still works."""

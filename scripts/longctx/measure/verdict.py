@@ -170,7 +170,6 @@ def _other_requests(observation: Observation) -> str | None:
 
 
 def _late_first_token(observation: Observation) -> Iterator[tuple[str, str]]:
-    """Yield what made the client see the first token too late, where that is a share of TTFT that counts."""
     if observation.cache is CacheExpectation.FILLED:
         return
     answer = observation.answer

@@ -46,10 +46,6 @@ class Watch:
     next_check: float = 0.0
     sent_bytes: int = 0
 
-    def mark_write(self) -> None:
-        if self.start is None:
-            self.started_at, self.start = datetime.now(UTC), time.perf_counter()
-
     def elapsed(self, moment: float) -> float:
         return moment - (moment if self.start is None else self.start)
 
@@ -94,7 +90,8 @@ class WatchedStream(httpcore.NetworkStream):
             return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._watch.mark_write()
+        if self._watch.start is None:
+            self._watch.started_at, self._watch.start = datetime.now(UTC), time.perf_counter()
         sock: socket.socket = self._inner.get_extra_info("socket")
         sock.settimeout(POLL_S)
         view = memoryview(buffer)

@@ -44,7 +44,6 @@ def _pieces(ids: Ids) -> Iterator[Ids]:
 
 
 def _count_digits(ids: Ids) -> int:
-    """Return how many decimal digits the ids have in all."""
     return len(ids) + sum(int(np.count_nonzero(ids >= power)) for power in _POWERS_OF_TEN if power <= int(ids.max()))
 
 
