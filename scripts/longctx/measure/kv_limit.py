@@ -16,16 +16,16 @@ RUN_VARIABLE = "LONGCTX_RUN"
 
 def save_limit(campaign: Campaign, point: Point, sentence: str) -> None:
     """Save that the KV cache cannot hold `point`, for all jobs of this Snakemake run; outside one nothing is saved."""
-    run, limit = os.environ.get(RUN_VARIABLE), _read(campaign, point)
-    if run and (limit is None or point.length < limit["length"]):
+    run = os.environ.get(RUN_VARIABLE)
+    if run and _limit(campaign, point) is None:
         limit = {"run": run, "recipe": campaign.recipe_hash(point.mode), "length": point.length, "sentence": sentence}
         write_atomic(_path(campaign, point), orjson.dumps(limit))
 
 
 def skip_reason(campaign: Campaign, point: Point) -> str | None:
     """Return why this run need not try `point`, as a sentence; None where it must."""
-    limit = _read(campaign, point)
-    if limit is None or point.length < limit["length"]:
+    limit = _limit(campaign, point)
+    if limit is None:
         return None
     return f"skipped, since {format_length(limit['length'])} did not fit earlier in this run: {limit['sentence']}"
 
@@ -34,10 +34,11 @@ def _path(campaign: Campaign, point: Point) -> Path:
     return campaign.results / "journal" / f".limit-{point.mode}.json"
 
 
-def _read(campaign: Campaign, point: Point) -> dict[str, Any] | None:
+def _limit(campaign: Campaign, point: Point) -> dict[str, Any] | None:
+    """Return what this run knows of the recipe's limit, None where `point` is below it."""
     try:
         limit: dict[str, Any] = orjson.loads(_path(campaign, point).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
     same = (limit["run"], limit["recipe"]) == (os.environ.get(RUN_VARIABLE), campaign.recipe_hash(point.mode))
-    return limit if same else None
+    return limit if same and point.length >= limit["length"] else None

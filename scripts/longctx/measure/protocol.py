@@ -182,7 +182,10 @@ class ServerClimb:
             self._refuse([point], refusal)
             return
         self.display.begin(point, "measuring")
-        session.prior = self._fit_shorter(point)
+        shorter = (other for other in self.campaign.points(point.mode) if other.length < point.length)
+        rows = (row for other in shorter for row in past_rows(self.campaign, other) if row.get("prefill_s"))
+        prefills = sorted({(row["length"], row["prefill_s"]) for row in rows})
+        session.prior = eta.fit_cost([(prefill_s, length) for length, prefill_s in prefills])
         session.planned_ttft_s = self.refusals.plan.get(point.mode, point.length).get("est_ttft_high_s")
         for key in self.facet.requests(record.missing()):
             row = self._measure_request(session, point, key)
@@ -208,25 +211,13 @@ class ServerClimb:
             self.display.say(describe(point, row))
         return row
 
-    def _fit_shorter(self, point: Point) -> eta.Cost | None:
-        """Return the prefill cost that shorter lengths of this mode showed: the shape of this prefill's ETA."""
-        shorter = (other for other in self.campaign.points(point.mode) if other.length < point.length)
-        rows = (row for other in shorter for row in past_rows(self.campaign, other) if row.get("prefill_s"))
-        prefills = sorted({(row["length"], row["prefill_s"]) for row in rows})
-        return eta.fit_cost([(prefill_s, length) for length, prefill_s in prefills])
-
 
 def _server_row(record: PointRecord, server: Server, log_path: Path) -> dict[str, Any]:
     """Return the row of schemas.SERVERS for a point that a started server is to measure."""
-    return {
-        "command": server.command,
-        "started_at": datetime.now(UTC),
-        "contract": orjson.dumps(server.contract).decode(),
-        "env": server.env_json,
-        "log_path": str(log_path),
-        "status": Status.OK.value,
-        **(record.labels | server.facts | server.host_facts),
-    }
+    contract = orjson.dumps(server.contract).decode()
+    served = {"command": server.command, "contract": contract, "env": server.env_json, "log_path": str(log_path)}
+    labels = record.labels | {"started_at": datetime.now(UTC), "status": Status.OK.value}
+    return labels | served | server.facts | server.host_facts
 
 
 def describe(point: Point, row: MeasurementRow) -> str:

@@ -32,13 +32,11 @@ def warm_up(
     its row. maximum: of small requests. chunk_tokens: the server's prefill chunk, None where unknown. longest: of the
     prompts. long_first: whether to send the prompt of one chunk and more.
     """
+    chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
+    prompts = [(maximum, chunk)] if long_first else []
     previous_s: float | None = None
-    if long_first:
-        chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
-        if send(maximum, min(chunk, longest)).status == Status.FAILED:
-            return False
-    for index in range(maximum):
-        row = send(index, min(SMALL_TOKENS, longest))
+    for index, count in prompts + [(index, SMALL_TOKENS) for index in range(maximum)]:
+        row = send(index, min(count, longest))
         if row.status == Status.FAILED:
             return False
         elapsed_s = None if row.jit_events else row.e2e_s
