@@ -24,10 +24,9 @@ def save_limit(campaign: Campaign, point: Point, sentence: str) -> None:
 
 def skip_reason(campaign: Campaign, point: Point) -> str | None:
     """Return why this run need not try `point`, as a sentence; None where it must."""
-    limit = _limit(campaign, point)
-    if limit is None:
-        return None
-    return f"skipped, since {format_length(limit['length'])} did not fit earlier in this run: {limit['sentence']}"
+    if limit := _limit(campaign, point):
+        return f"skipped, since {format_length(limit['length'])} did not fit earlier in this run: {limit['sentence']}"
+    return None
 
 
 def _path(campaign: Campaign, point: Point) -> Path:

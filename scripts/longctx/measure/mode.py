@@ -25,10 +25,9 @@ class MeasureFacet:
         return CacheExpectation.COLD if role in COLD_ROLES else CacheExpectation.ANY
 
     def read_ids(self, path: Path, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> Ids:
-        """Return the tokens of a request from a prompt file; `doubts`: how many of its attempts ended as doubtful.
+        """Return the tokens of a request, its own from the first on; `doubts`: how many of its attempts were doubtful.
 
-        Each pass and each repeat has its own first token. A doubtful request is repeated with another prompt, a killed
-        or failed one with its own, for its checkpoint.
+        After a doubt it has another prompt; killed or failed it keeps its own, for its checkpoint.
         """
         number = (point.pass_index - 1) * campaign.repeats(point.length) + key[1]
         return variants.read_ids(path, measured_variant(number, doubts))

@@ -171,8 +171,7 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
     """Hold this host's measuring lock (one server at a time, for all campaigns of this folder) and the points' locks.
 
-    The points have locks of their own since a cluster job goes on when its Snakemake is killed, and a new one may start
-    on another node.
+    Points have their own: a cluster job outlives its Snakemake, and a new one may start on another node.
     """
     locks = {RESULTS / f".measuring-{os.uname().nodename}.lock": "another measurement is running on this host"}
     for point in points:

@@ -31,7 +31,6 @@ from longctx.progress import eta
 from longctx.progress.display import Display
 from longctx.prompts import variants
 from longctx.serve.lifecycle import serve
-from longctx.serve.server import Server
 from longctx.storage.rows import MeasurementRow, Role, Status
 
 Files = Mapping[int, Path]
@@ -143,9 +142,16 @@ class ServerClimb:
         with start(
             start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=self.display.log_line
         ) as server:
+            contract = orjson.dumps(server.contract).decode()
+            served = {
+                "command": server.command,
+                "contract": contract,
+                "env": server.env_json,
+                "log_path": str(log_path),
+            }
+            served |= {"started_at": datetime.now(UTC), "status": Status.OK.value, **server.facts, **server.host_facts}
             for point in todo:
-                record = self.records[point]
-                record.journal.append("server", _server_row(record, server, log_path))
+                self.records[point].journal.append("server", self.records[point].labels | served)
             session = Session(campaign, self.facet, server, self.display)
             self._warm_up(session, first, longest)
             if not server.alive():
@@ -210,14 +216,6 @@ class ServerClimb:
         if not warming:
             self.display.say(describe(point, row))
         return row
-
-
-def _server_row(record: PointRecord, server: Server, log_path: Path) -> dict[str, Any]:
-    """Return the row of schemas.SERVERS for a point that a started server is to measure."""
-    contract = orjson.dumps(server.contract).decode()
-    served = {"command": server.command, "contract": contract, "env": server.env_json, "log_path": str(log_path)}
-    labels = record.labels | {"started_at": datetime.now(UTC), "status": Status.OK.value}
-    return labels | served | server.facts | server.host_facts
 
 
 def describe(point: Point, row: MeasurementRow) -> str:

@@ -1,7 +1,7 @@
 """Requests to one running server: each is sent, watched, and journalled as one row."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey
 from longctx.measure import verdict
-from longctx.measure.checkpoints import Attempt
 from longctx.measure.client import request
 from longctx.measure.mode import MeasureFacet
 from longctx.measure.point_record import PointRecord
@@ -70,12 +69,6 @@ class Session:
         """Send one request, write its trace and row to the point's journal, and return the row."""
         earlier = record.unfinished(*outgoing.key) if self.campaign.config.checkpoint else []
         record.begin(outgoing.key)
-        observation = self._observe(record, outgoing, earlier)
-        row, facts = measured_row(record, outgoing.key, observation), self.server.facts | self.server.host_facts
-        record.finish(outgoing.key, observation.answer.chunks, row, facts)
-        return row
-
-    def _observe(self, record: PointRecord, outgoing: Outgoing, earlier: Sequence[Attempt]) -> verdict.Observation:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
@@ -86,7 +79,7 @@ class Session:
         if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
             after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
         lines = server.log_between(log_start, server.log_offset())
-        return verdict.Observation(
+        observation = verdict.Observation(
             cache=self.facet.cache_expectation(outgoing.key[0]),
             prompt_tokens=len(outgoing.ids),
             new_tokens=outgoing.new_tokens,
@@ -102,6 +95,9 @@ class Session:
             log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
             energy=power.energy() if power else {},
         )
+        row = measured_row(record, outgoing.key, observation)
+        record.finish(outgoing.key, answer.chunks, row, server.facts | server.host_facts)
+        return row
 
     def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
         """Add what the server's process and log say about a failure; note a stall."""

@@ -19,12 +19,7 @@ MINIMUM = 3
 
 
 def warm_up(
-    send: Callable[[int, int], MeasurementRow],
-    maximum: int,
-    chunk_tokens: int | None,
-    longest: int,
-    *,
-    long_first: bool,
+    send: Callable[[int, int], MeasurementRow], maximum: int, chunk_tokens: int | None, longest: int, long_first: bool
 ) -> bool:
     """Warm a server up; return whether it became steady: after a failed request it is not.
 
