@@ -136,20 +136,14 @@ class ServerClimb:
         label = first.name if len(todo) == 1 else f"{first.mode}-{first.run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"
         self.display.begin(first, "starting the server")
-        conf, run_dir = campaign.config.serve, campaign.results / ".run" / platform.node()
+        conf, log_line = campaign.config.serve, self.display.log_line
+        run_dir = campaign.results / ".run" / platform.node()
         recipe = campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir)
         start = partial(serve, recipe, campaign.launcher(), run_dir=run_dir, log_path=log_path, campaign=campaign.name)
-        with start(
-            start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=self.display.log_line
-        ) as server:
-            contract = orjson.dumps(server.contract).decode()
-            served = {
-                "command": server.command,
-                "contract": contract,
-                "env": server.env_json,
-                "log_path": str(log_path),
-            }
-            served |= {"started_at": datetime.now(UTC), "status": Status.OK.value, **server.facts, **server.host_facts}
+        with start(start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=log_line) as server:
+            served = server.facts | server.host_facts | {"started_at": datetime.now(UTC), "status": Status.OK.value}
+            served |= {"contract": orjson.dumps(server.contract).decode(), "env": server.env_json}
+            served |= {"command": server.command, "log_path": str(log_path)}
             for point in todo:
                 self.records[point].journal.append("server", self.records[point].labels | served)
             session = Session(campaign, self.facet, server, self.display)

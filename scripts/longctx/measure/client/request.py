@@ -138,13 +138,12 @@ class _Request:
             raise Failure("truncated_stream", f"the stream ended after {len(received.events)} events")
 
     def _broken(self, error: Exception, body: RequestBody, received: StreamRecord) -> Failure:
-        sent = self.watch.sent_bytes
         if received.events:
             return Failure("truncated_stream", f"the connection broke after {len(received.events)} events: {error}")
         if self.watch.start is None:
             return Failure("connection", f"no connection to {self.url}: {error}")
-        if sent < body.size:
-            cut = f"the connection broke after {sent} of {body.size} bytes were sent ({error})"
+        if self.watch.sent_bytes < body.size:
+            cut = f"the connection broke after {self.watch.sent_bytes} of {body.size} bytes were sent ({error})"
             return Failure("connection", f"{cut}; the server, or a proxy before it, may refuse bodies of this size")
         return Failure("connection", f"the connection broke before the first event: {error}")
 
