@@ -33,9 +33,8 @@ def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
 
 def coalesced(chunks: Sequence[Chunk]) -> bool | None:
     """Return whether some chunk carried more than one token; None where token counts are unknown."""
-    if any(chunk.tokens is None for chunk in chunks):
-        return None
-    return any(chunk.tokens != 1 for chunk in chunks)
+    tokens = [chunk.tokens for chunk in chunks]
+    return None if None in tokens else any(count != 1 for count in tokens)
 
 
 def itl_quantiles(chunks: Sequence[Chunk]) -> dict[str, float | None]:
