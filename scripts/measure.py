@@ -3,7 +3,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from longctx.campaign.campaign import load
@@ -13,11 +12,6 @@ from longctx.lengths import parse_length
 from longctx.measure.protocol import measure
 from longctx.plan.plan_table import PlanTable
 from longctx.progress.log import log_to_file
-
-
-def by_length(paths: Iterable[Path]) -> dict[int, Path]:
-    """Return the files by prompt length in tokens, which their names say: 64Ki.parquet."""
-    return {parse_length(path.stem): path for path in paths}
 
 
 def main() -> int:
@@ -31,14 +25,11 @@ def main() -> int:
     args = parser.parse_args()
     with log_to_file(args.log) as say:
         try:
-            failed = measure(
-                load(args.config_file),
-                [parse_point(name) for name in args.points],
-                plan=PlanTable.read(args.plan),
-                prompts=by_length(args.prompts),
-                validations=by_length(args.validations),
-                say=say,
-            )
+            campaign = load(args.config_file)
+            points, plan = [parse_point(name) for name in args.points], PlanTable.read(args.plan)
+            files = (args.prompts, args.validations)
+            prompts, validations = ({parse_length(path.stem): path for path in paths} for paths in files)
+            failed = measure(campaign, points, plan=plan, prompts=prompts, validations=validations, say=say)
         except (LongctxError, OSError) as error:
             say(f"error: {error}")
             return 1

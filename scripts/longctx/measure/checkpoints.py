@@ -13,14 +13,11 @@ from longctx.campaign.point import Point
 
 
 def checkpoint_folder(campaign: Campaign, points: Sequence[Point]) -> Path | None:
-    """Return the folder that holds one server's checkpoints, None where the campaign has none.
-
-    Its name carries the recipe: vLLM knows blocks by their tokens alone, so it would take those of another model or
-    precision for ours.
-    """
+    """Return the folder that holds one server's checkpoints, None where the campaign has none."""
     if not campaign.config.checkpoint:
         return None
     name = points[0].name.replace("/", "-") if len(points) == 1 else points[0].mode
+    # vLLM knows blocks by their tokens alone, so it would take those of another model or precision for ours.
     top = Path(campaign.config.checkpoint.dir).expanduser() / "longctx" / campaign.name
     return (top / f"{name}@{campaign.recipe_hash(points[0].mode)}").absolute()
 
@@ -39,10 +36,9 @@ def disk_shortage(path: Path, need_bytes: int) -> str | None:
     free = shutil.disk_usage(path).free
     if free + present >= need_bytes:
         return None
-    return (
-        f"the checkpoint folder {path} needs {need_bytes / 2**30:.1f} GiB and its disk has {free / 2**30:.1f} GiB free;"
-        " free space, choose another checkpoint.dir or remove checkpoint"
-    )
+    need, has = (f"{size / 2**30:.1f} GiB" for size in (need_bytes, free))
+    remedy = "free space, choose another checkpoint.dir or remove checkpoint"
+    return f"the checkpoint folder {path} needs {need} and its disk has {has} free; {remedy}"
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -74,26 +70,16 @@ def stitch(
 ) -> dict[str, float | int | None]:
     """Return the cold prefill time of all attempts together and its error bound, in seconds, as columns of the row.
 
-    An attempt's progress curve says when it had done the tokens that the next one took back; the next one's clock goes
-    on from there. The last attempt's prefill adds the rest:
-
-    time = sum over killed attempts of (when it had the tokens that the next one began with - when it showed its own
-    first ones; 0 for the first attempt) + the last attempt's prefill.
-
+    time = sum over killed attempts of (when the progress curve had the tokens that the next one began with - when it
+    showed its own first ones; 0 for the first attempt) + the last attempt's prefill, which computed the rest.
     Error bound = the gaps between the samples around those moments, since tokens are counted in steps, and for an
     attempt between two others the time until its first sample; and `compiling_s`, which kernels compiled in the last
-    attempt may have taken. The resumed attempts' times include reading the checkpoint, so the true cold time is at most
-    the sum.
+    attempt may have taken. The times include reading the checkpoint, so the true cold time is at most the sum.
     """
-    times: dict[str, float | int | None] = dict.fromkeys(("stitched_prefill_s", "stitched_error_s"))
-    times["resumed_from"] = resumed_from
-    curves = [
-        [(sample["elapsed_s"], sample["tokens_done"]) for sample in attempt.samples if sample["tokens_done"]]
-        for attempt in attempts
-    ]
-    curves = [curve for curve in curves if len(curve) > 1]
+    moved = ([sample for sample in attempt.samples if sample["tokens_done"]] for attempt in attempts)
+    curves = [[(s["elapsed_s"], s["tokens_done"]) for s in samples] for samples in moved if len(samples) > 1]
     if prefill_s is None or not curves:
-        return times
+        return {"resumed_from": resumed_from, "stitched_prefill_s": None, "stitched_error_s": None}
     total_s, error_s, target = prefill_s, compiling_s, resumed_from
     for number, curve in reversed(list(enumerate(curves))):
         if number and target <= curve[0][1]:
@@ -101,7 +87,7 @@ def stitch(
         reached_s, gap_s = _time_at(curve, target)
         start_s = curve[0][0] if number else 0.0
         total_s, error_s, target = total_s + reached_s - start_s, error_s + gap_s + start_s, curve[0][1]
-    return times | {"stitched_prefill_s": total_s, "stitched_error_s": error_s}
+    return {"resumed_from": resumed_from, "stitched_prefill_s": total_s, "stitched_error_s": error_s}
 
 
 def _time_at(curve: Sequence[tuple[float, int]], target: int) -> tuple[float, float]:

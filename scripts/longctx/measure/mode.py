@@ -25,26 +25,19 @@ class MeasureFacet:
         return CacheExpectation.COLD if role in COLD_ROLES else CacheExpectation.ANY
 
     def read_ids(self, path: Path, campaign: Campaign, point: Point, key: RequestKey, doubts: int) -> Ids:
-        """Return the tokens of a request from a prompt file; `doubts`: how many of its attempts ended as doubtful.
+        """Return the tokens of a request, its own from the first on; `doubts`: how many of its attempts were doubtful.
 
-        Each pass and each repeat has its own first token. A doubtful request is repeated with another prompt, a killed
-        or failed one with its own, for its checkpoint.
+        After a doubt it has another prompt; killed or failed it keeps its own, for its checkpoint.
         """
         number = (point.pass_index - 1) * campaign.repeats(point.length) + key[1]
         return variants.read_ids(path, measured_variant(number, doubts))
 
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
-        """Yield the requests to send to a fresh server for a point that lacks `missing`, in order.
-
-        A request of role 'warmup' only prepares the server for those after it.
-        """
+        """Yield, in order, the requests for a point that lacks `missing`; role 'warmup' prepares a fresh server."""
         yield from missing
 
     def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
-        """Return the body fields of a small request that replaces the long warm-up request, {} where it is sent.
-
-        gpu: the name of the server's GPU, None on a CPU.
-        """
+        """Return the fields of a small request that replaces the long warm-up, {} for none; gpu: None on a CPU."""
         return {}
 
     def forecast(self, campaign: Campaign) -> str | None:

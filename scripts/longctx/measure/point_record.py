@@ -15,7 +15,7 @@ from longctx.campaign.point import Point
 from longctx.measure.checkpoints import Attempt
 from longctx.measure.client.stream_rates import Chunk
 from longctx.storage import parquet, schemas
-from longctx.storage.journal import Journal, Record
+from longctx.storage.journal import Journal, Record, read
 from longctx.storage.locks import exclusive_lock
 from longctx.storage.provenance import file_sha256
 from longctx.storage.rows import MeasurementRow
@@ -32,12 +32,12 @@ OUTPUTS = {
 def is_done(records: Iterable[Record]) -> bool:
     """Return whether the last state in the journal is that the point's Parquets were in place."""
     states = [record.kind for record in records if record.kind in ("done", "reopened")]
-    return bool(states) and states[-1] == "done"
+    return states[-1:] == ["done"]
 
 
-def journal_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+def past_rows(campaign: Campaign, point: Point) -> list[dict[str, Any]]:
     """Return every attempt's row, oldest first, with the columns that its version of longctx had."""
-    return [record.data for record in records if record.kind == "row"]
+    return [record.data for record in read(journal_path(campaign, point))[0] if record.kind == "row"]
 
 
 @dataclass(slots=True)
@@ -50,31 +50,30 @@ class PointRecord:
 
     @classmethod
     def open(cls, campaign: Campaign, point: Point, prompt_sha256: str | None) -> tuple["PointRecord", str | None]:
-        """Open the journal; one of another recipe or prompt is set aside first.
-
-        Returns the record, and a sentence about journal lines that could not be kept or None.
-        """
+        """Open the journal, one of another recipe or prompt set aside; the sentence says what could not be kept."""
         journal = Journal.open(journal_path(campaign, point), campaign.results / "journal" / ".reserve")
         identity = {**campaign.settings(point.mode), "prompt_sha256": prompt_sha256}
-        sentence = None
-        if difference := _difference(journal, identity, campaign.recipe_hash(point.mode)):
-            sentence = (
-                f"{point.name}: measured again, since {difference} (what was there is kept in {journal.archive()})"
-            )
+        recipe, sentence = campaign.recipe_hash(point.mode), None
+        if difference := _difference(journal, identity, recipe):
+            kept = f"what was there is kept in {journal.archive()}"
+            sentence = f"{point.name}: measured again, since {difference} ({kept})"
         elif journal.damaged:
             sentence = f"{point.name}: damaged lines of its journal are left out ({journal.damaged})"
         if journal.header is None:
-            journal.append(
-                "header",
-                {"point": point.name, "settings": identity, "recipe_hash": campaign.recipe_hash(point.mode)},
-            )
+            journal.append("header", {"point": point.name, "settings": identity, "recipe_hash": recipe})
         elif is_done(journal.records):
             journal.append("reopened", {})
         return cls(campaign, point, journal), sentence
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns that say which point of which recipe it is."""
+        recipe = self.campaign.recipe_hash(self.point.mode)
+        return {"campaign": self.campaign.name, "recipe_hash": recipe, **asdict(self.point)}
+
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
         """Return the last attempt of each request, by role and request index."""
-        return {(row["role"], row["request_index"]): row for row in journal_rows(self.journal.records)}
+        return {(row["role"], row["request_index"]): row for row in self.journal.of_kind("row")}
 
     def missing(self) -> list[RequestKey]:
         """Return the requests without a finished row, in order: never ended, failed, or doubtful and to be repeated."""
@@ -88,9 +87,8 @@ class PointRecord:
 
     def doubts(self, role: str, index: int) -> int:
         """Return how many attempts at a request ended as doubtful."""
-        rows = journal_rows(self.journal.records)
-        keys = [(row["role"], row["request_index"]) for row in rows if row["status"] == Status.DOUBTFUL]
-        return keys.count((role, index))
+        doubtful = (row for row in self.journal.of_kind("row") if row["status"] == Status.DOUBTFUL)
+        return sum((row["role"], row["request_index"]) == (role, index) for row in doubtful)
 
     def begin(self, key: RequestKey) -> None:
         """Note that a request begins, and hold disk space back for its row."""
@@ -101,21 +99,18 @@ class PointRecord:
         """Note a sample of schemas.PROGRESS."""
         self.journal.append("progress", _labels(key) | sample)
 
-    def finish(self, key: RequestKey, chunks: Sequence[Chunk], row: MeasurementRow) -> None:
-        """Note when a request's tokens arrived, and its row."""
+    def finish(self, key: RequestKey, chunks: Sequence[Chunk], row: MeasurementRow, facts: dict[str, Any]) -> None:
+        """Note when a request's tokens arrived, and its row with the facts of its server."""
         trace = [{"elapsed_s": c.elapsed_s, "tokens": c.tokens, "total_tokens": c.total} for c in chunks]
         self.journal.append("trace", _labels(key) | {"samples": trace})
-        self.add_row(row)
+        self.add_row(row, facts)
 
-    def add_row(self, row: MeasurementRow) -> None:
+    def add_row(self, row: MeasurementRow, facts: dict[str, Any]) -> None:
         """Note a row."""
-        self.journal.append("row", asdict(row))
+        self.journal.append("row", asdict(row) | facts)
 
     def unfinished(self, role: str, index: int) -> list[Attempt]:
-        """Return the attempts since the request's last finished row, oldest first.
-
-        Each of them was killed or failed, and may have left a checkpoint of the tokens that it had prefilled.
-        """
+        """Return a request's attempts since its last finished row, oldest first; each may have left a checkpoint."""
         attempts: list[Attempt] = []
         for record in self.journal.records:
             data = record.data
@@ -133,7 +128,7 @@ class PointRecord:
 
     def assemble(self, names: Iterable[str] = tuple(OUTPUTS)) -> None:
         """Write the point's Parquets: the last attempt of each request, with its trace and progress."""
-        metadata = self.campaign.labels | {"recipe_hash": self.campaign.recipe_hash(self.point.mode)}
+        metadata = self.campaign.labels | {"recipe_hash": self.labels["recipe_hash"]}
         for table in names:
             kind, schema = OUTPUTS[table]
             rows = [{name: row[name] for name in schema.names if name in row} for row in self.final(kind)]
@@ -158,12 +153,8 @@ class PointRecord:
                 last[key] = []
             elif record.kind == kind and key in last:
                 last[key].extend(record.data.get("samples", [record.data]))
-        return [
-            {"role": role, "request_index": index, "length": self.point.length, "pass_index": self.point.pass_index}
-            | row
-            for (role, index), rows in last.items()
-            for row in rows
-        ]
+        labels = {"length": self.point.length, "pass_index": self.point.pass_index}
+        return [_labels(key) | labels | row for key, rows in last.items() for row in rows]
 
 
 def _labels(key: RequestKey) -> dict[str, Any]:
@@ -180,15 +171,14 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
     """Hold this host's measuring lock (one server at a time, for all campaigns of this folder) and the points' locks.
 
-    The points have locks of their own since a cluster job goes on when its Snakemake is killed, and a new one may start
-    on another node.
+    Points have their own: a cluster job outlives its Snakemake, and a new one may start on another node.
     """
+    locks = {RESULTS / f".measuring-{os.uname().nodename}.lock": "another measurement is running on this host"}
+    for point in points:
+        locks[journal_path(campaign, point).with_suffix(".lock")] = f"{point.name} is already being measured"
     with ExitStack() as stack:
-        path = RESULTS / f".measuring-{os.uname().nodename}.lock"
-        stack.enter_context(exclusive_lock(path, "another measurement is running on this host"))
-        for point in points:
-            path = journal_path(campaign, point).with_suffix(".lock")
-            stack.enter_context(exclusive_lock(path, f"{point.name} is already being measured"))
+        for path, held in locks.items():
+            stack.enter_context(exclusive_lock(path, held))
         yield
 
 
@@ -196,8 +186,8 @@ def _difference(journal: Journal, identity: Mapping[str, Any], recipe_hash: str)
     """Return how a journal differs from the recipe and prompt at hand, None where it can be continued."""
     if journal.header is not None:
         return "; ".join(changed_settings(journal.header["settings"], identity)) or None
-    rows = journal_rows(journal.records)
-    recipes = {(row["recipe_hash"], row["prompt_sha256"]) for row in rows if row.get("prompt_sha256")}
+    rows = [row for row in journal.of_kind("row") if row.get("prompt_sha256")]
+    recipes = {(row["recipe_hash"], row["prompt_sha256"]) for row in rows}
     if recipes <= {(recipe_hash, identity["prompt_sha256"])}:
         return None
     return "the head of its journal is damaged and its rows are of another recipe or prompt"

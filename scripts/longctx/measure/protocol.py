@@ -1,11 +1,13 @@
 """The protocol: one server climbs its points, short lengths first; every request ends as a row in a journal."""
 
 import platform
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,12 @@ import numpy as np
 import orjson
 
 from longctx.campaign.campaign import Campaign
-from longctx.campaign.files import journal_path
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
 from longctx.errors import ServerError
 from longctx.measure import checkpoints, kv_limit
 from longctx.measure.mode import MeasureFacet, measure_facet
-from longctx.measure.point_record import PointRecord, exclusive, journal_rows
+from longctx.measure.point_record import PointRecord, exclusive, past_rows
 from longctx.measure.refusals import Refusal, Refusals
 from longctx.measure.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
@@ -30,49 +31,31 @@ from longctx.progress import eta
 from longctx.progress.display import Display
 from longctx.prompts import variants
 from longctx.serve.lifecycle import serve
-from longctx.serve.server import Server
-from longctx.storage.journal import read
 from longctx.storage.rows import MeasurementRow, Role, Status
-from longctx.storage.token_file import Ids
+
+Files = Mapping[int, Path]
+Say = Callable[[str], None]
 
 
 def measure(
-    campaign: Campaign,
-    points: Sequence[Point],
-    *,
-    plan: PlanTable,
-    prompts: Mapping[int, Path],
-    validations: Mapping[int, Path],
-    say: Callable[[str], None],
+    campaign: Campaign, points: Sequence[Point], *, plan: PlanTable, prompts: Files, validations: Files, say: Say
 ) -> int:
     """Measure the missing requests of `points` (one mode), write their Parquets, and return how many points failed.
 
     prompts, validations: the files by length. LongctxError is raised only where all measuring is pointless (full disk,
     second run); the failure of a point is a row.
     """
-    with ExitStack() as stack:
-        stack.enter_context(ending_with_owner())
-        stack.enter_context(exclusive(campaign, points))
-        display = Display(campaign, say)
-        stack.callback(display.close)
-        records = _open_records(campaign, sorted(points), prompts, display)
+    with ending_with_owner(), exclusive(campaign, points), closing(Display(campaign, say)) as display:
+        records = {}
+        for point in sorted(points):
+            records[point], sentence = PointRecord.open(campaign, point, variants.read_sha(prompts[point.length]))
+            if sentence:
+                display.say(sentence)
         folder = checkpoints.checkpoint_folder(campaign, list(records))
         refusals = Refusals(campaign, list(records), plan, validations, folder)
         climb = ServerClimb(campaign, measure_facet(points[0].mode), refusals, prompts, records, display)
         climb.run()
         return climb.finish()
-
-
-def _open_records(
-    campaign: Campaign, points: Sequence[Point], prompts: Mapping[int, Path], display: Display
-) -> dict[Point, PointRecord]:
-    """Open the points' journals for the current recipe and prompts."""
-    records = {}
-    for point in points:
-        records[point], sentence = PointRecord.open(campaign, point, variants.read_sha(prompts[point.length]))
-        if sentence:
-            display.say(sentence)
-    return records
 
 
 @dataclass(slots=True)
@@ -82,7 +65,7 @@ class ServerClimb:
     campaign: Campaign
     facet: MeasureFacet
     refusals: Refusals
-    prompts: Mapping[int, Path]
+    prompts: Files
     records: dict[Point, PointRecord]
     display: Display
 
@@ -123,9 +106,8 @@ class ServerClimb:
         checkpoints.remove_foreign(folder)
         for point, record in self.records.items():
             if any(checkpoints.seems_damaged(record.unfinished(*key)) for key in record.missing()):
-                self.display.say(
-                    f"{point.name}: two attempts got no further with the checkpoint: the prefill starts anew without it"
-                )
+                anew = "two attempts got no further with the checkpoint: the prefill starts anew without it"
+                self.display.say(f"{point.name}: {anew}")
                 checkpoints.remove_checkpoint(folder)
 
     def _refuse(self, points: Sequence[Point], refusal: Refusal) -> None:
@@ -133,7 +115,7 @@ class ServerClimb:
         for point in points:
             record = self.records[point]
             for key in record.missing():
-                record.add_row(refused_row(record, key, refusal.reason, refusal.detail))
+                record.add_row(refused_row(record, key, refusal), {"host": socket.gethostname()})
             self.display.begin(point, "refused")
             self.display.end("failed", refusal.detail)
         self.display.say(f"{', '.join(point.name for point in points)}: {refusal.reason}: {refusal.detail}")
@@ -149,26 +131,21 @@ class ServerClimb:
         return lost
 
     def _serve(self, todo: list[Point]) -> None:
-        """Start a server for `todo` and climb; points that are measured or have failed leave the list.
-
-        Returns when the server is of no more use: dead, or stalled (each further point would wait for its stall time).
-        """
+        """Start a server for `todo` and climb until it is of no use; points measured or failed leave the list."""
         campaign, first, longest = self.campaign, todo[0], max(todo)
         label = first.name if len(todo) == 1 else f"{first.mode}-{first.run}"
         log_path = campaign.results / "logs" / f"{label}.server.log"
         self.display.begin(first, "starting the server")
-        with serve(
-            campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir),
-            campaign.launcher(),
-            run_dir=campaign.results / ".run" / platform.node(),
-            log_path=log_path,
-            campaign=campaign.name,
-            start_timeout_s=campaign.config.serve.start_timeout_s,
-            contract=campaign.config.serve.contract,
-            on_log=self.display.log_line,
-        ) as server:
+        conf, log_line = campaign.config.serve, self.display.log_line
+        run_dir = campaign.results / ".run" / platform.node()
+        recipe = campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir)
+        start = partial(serve, recipe, campaign.launcher(), run_dir=run_dir, log_path=log_path, campaign=campaign.name)
+        with start(start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=log_line) as server:
+            served = server.facts | server.host_facts | {"started_at": datetime.now(UTC), "status": Status.OK.value}
+            served |= {"contract": orjson.dumps(server.contract).decode(), "env": server.env_json}
+            served |= {"command": server.command, "log_path": str(log_path)}
             for point in todo:
-                self.records[point].journal.append("server", _server_row(campaign, point, server, log_path))
+                self.records[point].journal.append("server", self.records[point].labels | served)
             session = Session(campaign, self.facet, server, self.display)
             self._warm_up(session, first, longest)
             if not server.alive():
@@ -184,29 +161,20 @@ class ServerClimb:
         # No warm-up prompt twice, or a checkpoint would answer it.
         starts = len(list(record.journal.of_kind("server"))) - 1
 
-        def read_ids(index: int, count: int) -> Ids:
+        def send(index: int, count: int, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
             # A short prompt is repeated: the text of a warm-up does not matter.
-            return np.roll(np.resize(next(variants.iter_ids(path, last_variant - index)), count), starts)
-
-        def send(index: int, ids: Ids, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
+            ids = np.roll(np.resize(next(variants.iter_ids(path, last_variant - index)), count), starts)
             return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))
 
         maximum = self.campaign.config.measure.warmup_max
         accepted = (session.server.facts["max_model_len"] or sys.maxsize) - SMALL_NEW_TOKENS
+        chunk_tokens, most = session.server.facts.get("max_num_batched_tokens"), max(longest.length, SMALL_TOKENS)
         first_fill = self.facet.first_fill(session.server.host_facts["gpu"])
         if first_fill:
-            send(maximum, read_ids(maximum, min(SMALL_TOKENS, accepted)), first_fill)
-        session.steady = warm_up(
-            send,
-            read_ids,
-            chunk_tokens=session.server.facts.get("max_num_batched_tokens"),
-            max_prompt_tokens=min(max(longest.length, SMALL_TOKENS), accepted),
-            maximum=maximum,
-            long_first=not first_fill,
-        )
+            send(maximum, min(SMALL_TOKENS, accepted), first_fill)
+        session.steady = warm_up(send, maximum, chunk_tokens, min(most, accepted), long_first=not first_fill)
 
     def _measure_point(self, session: Session, point: Point) -> None:
-        """Send the point's missing requests, unless the server cannot take it."""
         record = self.records[point]
         if refusal := self.refusals.by_server(point, session.server):
             if refusal.reason == "kv_too_small":
@@ -214,7 +182,10 @@ class ServerClimb:
             self._refuse([point], refusal)
             return
         self.display.begin(point, "measuring")
-        session.prior = self._fit_shorter(point)
+        shorter = (other for other in self.campaign.points(point.mode) if other.length < point.length)
+        rows = (row for other in shorter for row in past_rows(self.campaign, other) if row.get("prefill_s"))
+        prefills = sorted({(row["length"], row["prefill_s"]) for row in rows})
+        session.prior = eta.fit_cost([(prefill_s, length) for length, prefill_s in prefills])
         session.planned_ttft_s = self.refusals.plan.get(point.mode, point.length).get("est_ttft_high_s")
         for key in self.facet.requests(record.missing()):
             row = self._measure_request(session, point, key)
@@ -227,51 +198,18 @@ class ServerClimb:
 
     def _measure_request(self, session: Session, point: Point, key: RequestKey) -> MeasurementRow:
         """Send a request, again as long as it is doubtful and may be repeated, and return its last row."""
-        (role, index), record = key, self.records[point]
-        if role == Role.WARMUP:
-            return self._send(session, point, key)
-        self.display.phase(f"measuring, {role} {index}")
-        row = self._send(session, point, key)
-        while row.status == Status.DOUBTFUL and key in record.missing() and session.server.alive():
+        (role, index), record, warming = key, self.records[point], key[0] == Role.WARMUP
+        if not warming:
+            self.display.phase(f"measuring, {role} {index}")
+        while True:
+            ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
+            row = session.send(record, Outgoing(key, ids, self.campaign.config.max_new_tokens))
+            if row.status != Status.DOUBTFUL or key not in record.missing() or not session.server.alive():
+                break
             self.display.say(f"{point.name} {role} {index}: doubtful ({row.reason}), repeated: {row.detail}")
-            row = self._send(session, point, key)
-        self.display.say(describe(point, row))
+        if not warming:
+            self.display.say(describe(point, row))
         return row
-
-    def _send(self, session: Session, point: Point, key: RequestKey) -> MeasurementRow:
-        record = self.records[point]
-        ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
-        return session.send(record, Outgoing(key, ids, self.campaign.config.max_new_tokens))
-
-    def _fit_shorter(self, point: Point) -> eta.Cost | None:
-        """Return the prefill cost that shorter lengths of this mode showed: the shape of this prefill's ETA."""
-        prefills = {
-            (row["length"], row["prefill_s"])
-            for other in self.campaign.points(point.mode)
-            if other.length < point.length
-            for row in journal_rows(read(journal_path(self.campaign, other))[0])
-            if row.get("prefill_s")
-        }
-        return eta.fit_cost([(prefill_s, length) for length, prefill_s in sorted(prefills)])
-
-
-def _server_row(campaign: Campaign, point: Point, server: Server, log_path: Path) -> dict[str, Any]:
-    """Return the row of schemas.SERVERS for a point that a started server is to measure."""
-    return {
-        "campaign": campaign.name,
-        "recipe_hash": campaign.recipe_hash(point.mode),
-        "mode": point.mode,
-        "length": point.length,
-        "pass_index": point.pass_index,
-        "command": server.command,
-        "started_at": datetime.now(UTC),
-        "contract": orjson.dumps(server.contract).decode(),
-        "env": server.env_json,
-        "log_path": str(log_path),
-        "status": Status.OK.value,
-        **server.facts,
-        **server.host_facts,
-    }
 
 
 def describe(point: Point, row: MeasurementRow) -> str:

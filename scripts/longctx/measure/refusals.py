@@ -61,15 +61,11 @@ class Refusals:
         need = point.length + (after_prompt if external else self.campaign.config.serve.headroom_tokens)
         capacity, accepted = server.capacity_tokens(), server.facts["max_model_len"]
         if capacity is not None and capacity < need:
-            return Refusal(
-                "kv_too_small",
-                f"the server's KV cache holds {capacity} tokens, this point needs {need}; lower the length, keep the"
-                " cache in FP8 or spread the model over more GPUs",
-            )
+            remedy = "lower the length, keep the cache in FP8 or spread the model over more GPUs"
+            holds = f"the server's KV cache holds {capacity} tokens, this point needs {need}"
+            return Refusal("kv_too_small", f"{holds}; {remedy}")
         need = point.length + after_prompt
         if accepted is not None and accepted < need:  # only an external server
-            return Refusal(
-                "over_max_length",
-                f"the server accepts {accepted} tokens at most, this point needs {need}; nothing was sent",
-            )
+            accepts = f"the server accepts {accepted} tokens at most, this point needs {need}"
+            return Refusal("over_max_length", f"{accepts}; nothing was sent")
         return None

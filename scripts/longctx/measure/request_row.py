@@ -1,6 +1,6 @@
 """The row of one request, built once: from its observation, or from the reason for not sending it."""
 
-import socket
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,67 +8,43 @@ from longctx.campaign.mode import RequestKey, campaign_facet
 from longctx.measure.client.request import SAMPLING
 from longctx.measure.client.stream_rates import coalesced
 from longctx.measure.point_record import PointRecord
-from longctx.measure.verdict import Observation, measured_values, reach_verdict
-from longctx.serve.server import Server
+from longctx.measure.refusals import Refusal
+from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict
 from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 
+ANSWER_COLUMNS = ("prompt_tokens", "completion_tokens", "starved_s", "started_at")
 
-def measured_row(record: PointRecord, key: RequestKey, observation: Observation, server: Server) -> MeasurementRow:
-    """Return the row of a request that was sent to `server`, with its verdict."""
+
+def measured_row(record: PointRecord, key: RequestKey, observation: Observation) -> MeasurementRow:
+    """Return the row of a request that was sent, with its verdict."""
     verdict, answer = reach_verdict(observation), observation.answer
     return MeasurementRow(
-        **_identity(record, key),
-        status=verdict.status,
-        reason=next(iter(verdict.reasons), None),
-        reasons=verdict.reasons,
-        detail=verdict.detail,
+        **_identity(record, key, verdict),
         prompt_sha256=(record.journal.header or {}).get("settings", {}).get("prompt_sha256"),
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
         max_new_tokens=observation.new_tokens,
         cached_tokens=observation.cached_tokens,
-        **SAMPLING,
         e2e_s=None if verdict.status == Status.FAILED else answer.e2e_s,
         chunks=len(answer.chunks),
         coalesced=coalesced(answer.chunks) if answer.chunks else None,
-        starved_s=answer.starved_s,
         jit_events=len(observation.jit_lines),
         external_hit_tokens=observation.window.external_hit_tokens,
-        started_at=answer.started_at,
         server_counters=observation.window.record,
         log_lines=observation.log_lines,
-        **measured_values(observation, verdict),
-        **observation.energy,
-        **server.facts,
-        **server.host_facts,
+        **{name: getattr(answer, name) for name in ANSWER_COLUMNS},
+        **(SAMPLING | measured_values(observation, verdict) | observation.energy),
     )
 
 
-def refused_row(record: PointRecord, key: RequestKey, reason: str, detail: str) -> MeasurementRow:
+def refused_row(record: PointRecord, key: RequestKey, refusal: Refusal) -> MeasurementRow:
     """Return the row of a request that was never sent, with the reason."""
-    return MeasurementRow(
-        **_identity(record, key),
-        status=Status.FAILED,
-        reason=reason,
-        reasons=(reason,),
-        detail=detail,
-        max_new_tokens=record.campaign.config.max_new_tokens,
-        started_at=datetime.now(UTC),
-        host=socket.gethostname(),
-    )
+    identity = _identity(record, key, Verdict(Status.FAILED, (refusal.reason,), refusal.detail))
+    asked = record.campaign.config.max_new_tokens
+    return MeasurementRow(**identity, max_new_tokens=asked, started_at=datetime.now(UTC))
 
 
-def _identity(record: PointRecord, key: RequestKey) -> dict[str, Any]:
-    """Return the columns that say which request of which campaign it is."""
-    campaign, point = record.campaign, record.point
-    return {
-        "campaign": campaign.name,
-        "recipe_hash": campaign.recipe_hash(point.mode),
-        "mode": ModeName(point.mode),
-        "role": Role(key[0]),
-        "request_index": key[1],
-        "length": point.length,
-        "pass_index": point.pass_index,
-        "synthetic_weights": campaign.synthetic_weights,
-        "filled_kv": campaign_facet(point.mode).fills_kv,
-    }
+def _identity(record: PointRecord, key: RequestKey, verdict: Verdict) -> dict[str, Any]:
+    """Return the columns that say which request of which campaign it is, and what it may claim."""
+    mode, reason = ModeName(record.point.mode), next(iter(verdict.reasons), None)
+    labels = record.labels | {"mode": mode, "role": Role(key[0]), "request_index": key[1]}
+    synthetic = {"synthetic_weights": record.campaign.synthetic_weights, "filled_kv": campaign_facet(mode).fills_kv}
+    return labels | synthetic | {"reason": reason} | asdict(verdict)

@@ -1,14 +1,14 @@
 """Requests to one running server: each is sent, watched, and journalled as one row."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey
 from longctx.measure import verdict
-from longctx.measure.checkpoints import Attempt
 from longctx.measure.client import request
 from longctx.measure.mode import MeasureFacet
 from longctx.measure.point_record import PointRecord
@@ -69,27 +69,22 @@ class Session:
         """Send one request, write its trace and row to the point's journal, and return the row."""
         earlier = record.unfinished(*outgoing.key) if self.campaign.config.checkpoint else []
         record.begin(outgoing.key)
-        observation = self._observe(record, outgoing, earlier)
-        row = measured_row(record, outgoing.key, observation, self.server)
-        record.finish(outgoing.key, observation.answer.chunks, row)
-        return row
-
-    def _observe(self, record: PointRecord, outgoing: Outgoing, earlier: Sequence[Attempt]) -> verdict.Observation:
-        """Send the request between two readings of every instrument."""
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
         power = energy_meter(server.gpu_numbers)
         with power or contextlib.nullcontext():
             answer = self._stream(record, outgoing, before, power)
-        window = self._read_counters(before, answer, outgoing)
+        made, after = answer.completion_tokens, None
+        if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
+            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
         lines = server.log_between(log_start, server.log_offset())
-        return verdict.Observation(
+        observation = verdict.Observation(
             cache=self.facet.cache_expectation(outgoing.key[0]),
             prompt_tokens=len(outgoing.ids),
             new_tokens=outgoing.new_tokens,
             answer=self._explain_failure(answer, lines),
-            window=window,
+            window=metrics.attribute_to_request(metrics.difference(before, after), made),
             jit_lines=jit_lines(lines),
             caching=server.facts.get("prefix_caching"),
             steady=self.steady,
@@ -100,30 +95,23 @@ class Session:
             log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
             energy=power.energy() if power else {},
         )
-
-    def _read_counters(
-        self, before: metrics.Snapshot | None, answer: request.Answer, outgoing: Outgoing
-    ) -> metrics.Window:
-        """Return the growth of the server's counters over the request, nothing for a failed one."""
-        server, made, after = self.server, answer.completion_tokens, None
-        if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
-            after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
-        return metrics.attribute_to_request(metrics.difference(before, after), made)
+        row = measured_row(record, outgoing.key, observation)
+        record.finish(outgoing.key, answer.chunks, row, server.facts | server.host_facts)
+        return row
 
     def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
-        """Return the answer with what the server's process and log say about its failure; note a stall."""
+        """Add what the server's process and log say about a failure; note a stall."""
         if answer.reason == "server_died":
             return replace(answer, detail=self.server.death_reason() or answer.detail)
         if answer.reason == "timeout":
             self.stalled = True
-            last = f"; its log ends with: {log_lines[-1]}" if log_lines else ""
-            return replace(answer, detail=f"{answer.detail}{last}")
+            if log_lines:
+                return replace(answer, detail=f"{answer.detail}; its log ends with: {log_lines[-1]}")
         return answer
 
     def _stream(
         self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: EnergyMeter | None
     ) -> request.Answer:
-        """Send the request under the eyes of the progress sampler and the stall watchdog."""
         server = self.server
         watchdog = Watchdog(self.campaign.config.measure.stall_s, blind_limit_s=self._blind_limit_s())
         sampler = Sampler(
@@ -142,22 +130,14 @@ class Session:
                 power.first_token()
 
         with sampler:
-            return request.stream(
-                server.url,
-                server.model,
-                outgoing.ids,
-                max_new_tokens=outgoing.new_tokens,
-                api_key=server.api_key,
-                alive=server.alive,
-                stalled=watchdog.stalled,
-                on_token=first_token,
-                extra_body=outgoing.extra_body,
-            )
+            ask = partial(request.stream, max_new_tokens=outgoing.new_tokens, extra_body=outgoing.extra_body)
+            ask = partial(ask, api_key=server.api_key, alive=server.alive, stalled=watchdog.stalled)
+            return ask(server.url, server.model, outgoing.ids, on_token=first_token)
 
     def _blind_limit_s(self) -> float:
         """Return how long a server without metrics may stay silent: only a token shows that it still works."""
         measure = self.campaign.config.measure
-        limit_s = float(measure.blind_stall_s or BLIND_FACTOR * measure.stall_s)
+        limit_s = measure.blind_stall_s or BLIND_FACTOR * measure.stall_s
         return max(limit_s, BLIND_FACTOR * (self.planned_ttft_s or 0.0))
 
 
@@ -172,9 +152,9 @@ class _ProgressJournal:
 
     def __call__(self, sample: PrefillProgress) -> None:
         self.display.sample(sample)
-        if self.last is not None:
-            moved = sample.tokens_done != self.last.tokens_done
-            if not moved or sample.elapsed_s - self.last.elapsed_s < sample.elapsed_s * JOURNALED_SHARE:
+        if last := self.last:
+            gap_s = sample.elapsed_s - last.elapsed_s
+            if sample.tokens_done == last.tokens_done or gap_s < sample.elapsed_s * JOURNALED_SHARE:
                 return
         self.last = sample
         # On a full disk the prefill goes on: there is space held back for its row.

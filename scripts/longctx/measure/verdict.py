@@ -1,9 +1,6 @@
-"""The verdict on one request: status, reasons, and the values that its row may have.
+"""The verdict on one request, a pure function of its observation: status, reasons, and the values its row may have."""
 
-Pure functions: all their input is in the observation, so each rule is tested without a server.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -58,7 +55,7 @@ class Observation:
     violated: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     log_lines: tuple[str, ...] = ()
-    energy: Mapping[str, Any] = field(default_factory=dict)
+    energy: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkpoint_tokens(self) -> int | None:
@@ -85,10 +82,7 @@ class Observation:
 
     @property
     def server_decode_s(self) -> float | None:
-        """Seconds between the first and the last token on the server's clock (its sum of inter-token latencies).
-
-        None where it counts none: no time is not a time of 0.
-        """
+        """Seconds from the first to the last token on the server's clock, None (not 0) where it counts none."""
         return self.window.itl_sum_s or self.window.decode_s or None
 
 
@@ -136,14 +130,17 @@ def find_failure(answer: Answer, prompt_tokens: int, new_tokens: int) -> tuple[s
 
 
 def _doubts(observation: Observation) -> Iterator[tuple[str, str]]:
-    """Yield (reason, sentence) for each doubt and mark."""
     if observation.jit_lines:
-        reason = "compiled" if _compilation_is_negligible(observation) else "jit"
-        yield reason, f"compiled inside the measured window: {observation.jit_lines[0].strip()[:200]}"
+        # A resumed prefill's time is a bound anyway, and in a long one compiling hides in the spread between runs.
+        hidden = len(observation.jit_lines) * JIT_EVENT_S <= JIT_SHARE * (observation.answer.ttft_s or 0.0)
+        counts = observation.resumed or (observation.cache is CacheExpectation.COLD and hidden)
+        yield (
+            "compiled" if counts else "jit",
+            f"compiled inside the measured window: {observation.jit_lines[0].strip()[:200]}",
+        )
     if abs(jump_s := observation.answer.wall_jump_s or 0.0) > CLOCK_JUMP_S:
         yield "clock_jump", f"the wall clock moved {jump_s:+.1f} s against the monotonic clock"
-    if missing := _missing_metrics(observation):
-        yield "no_metrics", missing
+    yield from _missing_metrics(observation)
     if others := _other_requests(observation):
         yield "other_requests", others
     else:
@@ -156,19 +153,17 @@ def _doubts(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "contract_unproven", f"the server does not tell its {', '.join(observation.unverified)}"
 
 
-def _missing_metrics(observation: Observation) -> str | None:
-    """Say which of the row's values the server's metrics did not give, and why."""
-    window, made = observation.window, observation.answer.completion_tokens or 0
+def _missing_metrics(observation: Observation) -> Iterator[tuple[str, str]]:
     lost = []
-    if window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
+    if observation.window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
         lost.append("prefill is null")
-    if observation.server_decode_s is None and made > 1:
+    if observation.server_decode_s is None and (observation.answer.completion_tokens or 0) > 1:
         lost.append("decode is the client's slope over token counts")
-    return f"{window.void or 'no server metrics of this kind'}: {' and '.join(lost)}" if lost else None
+    if lost:
+        yield "no_metrics", f"{observation.window.void or 'no server metrics of this kind'}: {' and '.join(lost)}"
 
 
 def _other_requests(observation: Observation) -> str | None:
-    """Say how the server's counters show that it also worked for others."""
     window, made = observation.window, observation.answer.completion_tokens or 0
     if (window.requests or 0) > 1:
         return f"{window.requests} requests finished on the server during this one"
@@ -180,7 +175,6 @@ def _other_requests(observation: Observation) -> str | None:
 
 
 def _late_first_token(observation: Observation) -> Iterator[tuple[str, str]]:
-    """Yield what made the client see the first token too late, where that is a share of TTFT that counts."""
     if observation.cache is CacheExpectation.FILLED:
         return
     answer = observation.answer
@@ -209,16 +203,6 @@ def _cache_doubts(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "cached", f"{cached} of {observation.prompt_tokens} tokens came from the cache"
     elif cached is None and observation.caching is not False:
         yield "cold_unproven", "the server does not say whether it caches prefixes or how many tokens it took"
-
-
-def _compilation_is_negligible(observation: Observation) -> bool:
-    """Return whether a cold prefill counts although kernels were compiled in it.
-
-    It went on from a checkpoint, so that its time is a bound anyway, or it takes so long that compiling hides in the
-    spread between runs.
-    """
-    hidden = len(observation.jit_lines) * JIT_EVENT_S <= JIT_SHARE * (observation.answer.ttft_s or 0.0)
-    return observation.resumed or (observation.cache is CacheExpectation.COLD and hidden)
 
 
 def _clock_disagreement(observation: Observation) -> Iterator[tuple[str, str]]:
@@ -264,8 +248,8 @@ def _decode_values(observation: Observation) -> dict[str, Any]:
     slope = stream_rates.client_decode_tok_s(answer.chunks)
     source = "client" if observation.server_decode_s is None else "server"
     rate = slope if source == "client" else server_decode_tok_s(observation.window, answer.completion_tokens)
-    values = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
-    return values | stream_rates.itl_quantiles(answer.chunks)
+    rates = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
+    return rates | stream_rates.itl_quantiles(answer.chunks)
 
 
 def _prefill_values(observation: Observation) -> dict[str, Any]:

@@ -8,7 +8,6 @@ one chunk and a bit more, and small requests follow until two in a row agree. Ea
 from collections.abc import Callable
 
 from longctx.storage.rows import MeasurementRow, Status
-from longctx.storage.token_file import Ids
 
 SMALL_TOKENS, SMALL_NEW_TOKENS = 256, 8
 # The longest prefill chunk that servers use by default; taken where a server does not show its own.
@@ -20,29 +19,19 @@ MINIMUM = 3
 
 
 def warm_up(
-    send: Callable[[int, Ids], MeasurementRow],
-    read_ids: Callable[[int, int], Ids],
-    *,
-    chunk_tokens: int | None,
-    max_prompt_tokens: int,
-    maximum: int,
-    long_first: bool,
+    send: Callable[[int, int], MeasurementRow], maximum: int, chunk_tokens: int | None, longest: int, long_first: bool
 ) -> bool:
-    """Warm a server up; return whether it became steady.
+    """Warm a server up; return whether it became steady: after a failed request it is not.
 
-    send(index, ids) sends a request for SMALL_NEW_TOKENS and returns its row. read_ids(index, count) returns prompts
-    that differ from every measured one from the first token on. chunk_tokens: the server's prefill chunk, None where
-    unknown. maximum: of small requests. long_first: whether to send the prompt of one chunk and more.
-    After a failed request the server cannot be measured: the result is False.
+    send(index, count) sends a prompt of so many tokens, unlike every measured one from the first token on, and returns
+    its row. maximum: of small requests. chunk_tokens: the server's prefill chunk, None where unknown. longest: of the
+    prompts. long_first: whether to send the prompt of one chunk and more.
     """
+    chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
+    prompts = [(maximum, chunk)] if long_first else []
     previous_s: float | None = None
-    if long_first:
-        chunk = (chunk_tokens or CHUNK_TOKENS) + SECOND_CHUNK_TOKENS
-        row = send(maximum, read_ids(maximum, min(chunk, max_prompt_tokens)))
-        if row.status == Status.FAILED:
-            return False
-    for index in range(maximum):
-        row = send(index, read_ids(index, min(SMALL_TOKENS, max_prompt_tokens)))
+    for index, count in prompts + [(index, SMALL_TOKENS) for index in range(maximum)]:
+        row = send(index, min(count, longest))
         if row.status == Status.FAILED:
             return False
         elapsed_s = None if row.jit_events else row.e2e_s

@@ -1,9 +1,8 @@
 """The journal: all that a point has measured so far, on disk before the next request starts.
 
 One JSON record a line, each with its own checksum, appended and fsynced. Snakemake does not know the file, so no re-run
-deletes it. A torn last line (power cut, full disk) is dropped; a damaged line in the middle is skipped and counted.
-Before each request a little disk space is held back, so that a disk that fills up during a prefill of hours still takes
-its row.
+deletes it. A torn last line (power cut, full disk) is dropped; a damaged one in the middle is skipped and counted. Disk
+space is held back before each request, so that a disk that fills up during a prefill of hours still takes its row.
 """
 
 import contextlib
@@ -54,10 +53,7 @@ def _decode(line: bytes) -> Record | None:
 
 
 def read(path: Path) -> tuple[list[Record], int]:
-    """Return the sound records and how many lines were damaged; no file is an empty journal.
-
-    What follows the last newline is a write that never ended: neither sound nor damaged.
-    """
+    """Return the sound records and how many lines were damaged; what follows the last newline never ended: neither."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -121,7 +117,6 @@ class Journal:
             raise self._trouble(error) from error
 
     def _release(self) -> bool:
-        """Free the space held back; return whether there was any."""
         if self.reserve:
             with contextlib.suppress(OSError):
                 self.reserve.unlink()
@@ -129,10 +124,8 @@ class Journal:
         return False
 
     def _trouble(self, error: OSError) -> JournalError:
-        return JournalError(
-            f"cannot write the journal {self.path}: {error.strerror}; free space or fix the folder, then run the"
-            " same command again: finished rows are kept"
-        )
+        remedy = "free space or fix the folder, then run the same command again: finished rows are kept"
+        return JournalError(f"cannot write the journal {self.path}: {error.strerror}; {remedy}")
 
     def of_kind(self, kind: str) -> Iterator[dict[str, Any]]:
         return (record.data for record in self.records if record.kind == kind)

@@ -4,9 +4,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 from longctx.errors import LongctxError
 
@@ -15,15 +14,12 @@ ORPHAN_GRACE_S = 60.0
 POLL_S = 0.05
 
 
-class LockFile:
+class LockFile(AbstractContextManager["LockFile"]):
     """An open lock file. Its lock ends with `close`, or with this process, however that ends."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -58,10 +54,7 @@ class LockFile:
 
 @contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for an orphan to end; LongctxError names its holder.
-
-    On a file system without locks the block runs unguarded.
-    """
+    """Hold a lock file, if locks exist there, waiting for an orphan to end; LongctxError names its holder."""
     with LockFile(path) as lock:
         if lock.take(ORPHAN_GRACE_S) is False:
             raise LongctxError(f"{what} ({lock.holder()}); wait for it or end it")

@@ -14,10 +14,7 @@ PARTIAL = "partial"
 
 
 def git_revision() -> str:
-    """Return this checkout's commit with '+dirty' where files differ.
-
-    A copy without history says LONGCTX_GIT_REVISION, or 'unknown'.
-    """
+    """Return this checkout's commit, '+dirty' where files differ; for a copy LONGCTX_GIT_REVISION or 'unknown'."""
     if copied_from := os.environ.get("LONGCTX_GIT_REVISION"):
         return copied_from
     command, here = ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"], Path(__file__).parent

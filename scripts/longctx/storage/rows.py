@@ -36,10 +36,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRow:
-    """One request: what it was, what it may claim (status, reasons), its values, and which server gave them.
-
-    Times are in seconds, energy in J, power in W; a value that is not known is None.
-    """
+    """One request and what it may claim; times in s, energy in J, power in W; None is not known."""
 
     campaign: str
     recipe_hash: str
@@ -90,39 +87,6 @@ class MeasurementRow:
     started_at: datetime | None = None
     server_counters: str | None = None
     log_lines: tuple[str, ...] | None = None
-    # The server's facts
-    vllm_version: str | None = None
-    torch_version: str | None = None
-    aiter_version: str | None = None
-    model: str | None = None
-    attention_backend: str | None = None
-    prefill_backend: str | None = None
-    kv_cache_dtype: str | None = None
-    cudagraph_mode: str | None = None
-    kv_capacity_tokens: int | None = None
-    max_model_len: int | None = None
-    block_size: int | None = None
-    tensor_parallel_size: int | None = None
-    pipeline_parallel_size: int | None = None
-    decode_context_parallel_size: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    prefix_caching: bool | None = None
-    launcher: str | None = None
-    image: str | None = None
-    image_digest: str | None = None
-    startup_s: float | None = None
-    # The host's facts
-    host: str | None = None
-    gpu: str | None = None
-    gpu_count: int | None = None
-    gpu_driver: str | None = None
-    cuda_or_rocm: str | None = None
-    cpu: str | None = None
-    cpu_count: int | None = None
-    memory_bytes: int | None = None
-    kernel: str | None = None
-    os: str | None = None
 
 
 _ARROW = {

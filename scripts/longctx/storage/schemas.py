@@ -20,22 +20,27 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
-MEASUREMENTS = arrow_schema(MeasurementRow)
-_SERVER, _HOST = map(MEASUREMENTS.get_field_index, ("vllm_version", "host"))
-# The server and host of a row: its last columns. Rows that differ in a field of IDENTITY never merge.
-SERVER_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_SERVER:_HOST]}
-HOST_FACTS = {column.name: column.type for column in list(MEASUREMENTS)[_HOST:]}
-IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
-            "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
-
-# Whole prompts that no cache held.
-COLD_ROLES = (Role.COLD.value, Role.REPEAT.value)
 # One row per server start. `contract` is JSON: [{setting, asked, actual, source, ok}], `env` JSON without secrets.
 SERVERS = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, pass_index=_I, started_at=pa.timestamp("us", tz="UTC"),
     command=pa.list_(_S), contract=_S, env=_S, log_path=_S, status=_S, reason=_S, detail=_S,
-    **SERVER_FACTS, **HOST_FACTS,
+    vllm_version=_S, torch_version=_S, aiter_version=_S, model=_S, attention_backend=_S, prefill_backend=_S,
+    kv_cache_dtype=_S, cudagraph_mode=_S, kv_capacity_tokens=_I, max_model_len=_I, block_size=_I,
+    tensor_parallel_size=_I, pipeline_parallel_size=_I, decode_context_parallel_size=_I, max_num_seqs=_I,
+    max_num_batched_tokens=_I, prefix_caching=_B, launcher=_S, image=_S, image_digest=_S, startup_s=_F,
+    host=_S, gpu=_S, gpu_count=_I, gpu_driver=_S, cuda_or_rocm=_S, cpu=_S, cpu_count=_I, memory_bytes=_I,
+    kernel=_S, os=_S,
 )  # fmt: skip
+_SERVER, _HOST = map(SERVERS.get_field_index, ("vllm_version", "host"))
+# The server and host of a row: its last columns. Rows that differ in a field of IDENTITY never merge.
+SERVER_FACTS = {column.name: column.type for column in list(SERVERS)[_SERVER:_HOST]}
+HOST_FACTS = {column.name: column.type for column in list(SERVERS)[_HOST:]}
+IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
+            "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
+MEASUREMENTS = pa.schema([*arrow_schema(MeasurementRow), *list(SERVERS)[_SERVER:]])
+
+# Whole prompts that no cache held.
+COLD_ROLES = (Role.COLD.value, Role.REPEAT.value)
 TRACES = _schema(length=_I, pass_index=_I, request_index=_I, role=_S, elapsed_s=_F, tokens=_I, total_tokens=_I)
 PROGRESS = _schema(
     length=_I, pass_index=_I, request_index=_I, role=_S, elapsed_s=_F, tokens_done=_I, tokens_total=_I,

@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,27 +22,25 @@ ROW_GROUP_TOKENS = 1 << 20
 SCHEMA = pa.schema([pa.field("token_ids", pa.uint32(), nullable=False)])
 
 
-class TokenFileWriter:
+class TokenFileWriter(ExitStack):
     """Writes ids as they come, one row group in memory; the file appears under its name only when all is written.
 
-    `metadata` may be filled until the `with` block ends; `tokens` and `sha256` (of the ids as little-endian
-    uint32) are added to it.
+    `metadata` may be filled until the block ends; `tokens` and `sha256` (of the ids as little-endian uint32) are added.
     """
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self.path = Path(path)
         self.tokens = 0
         self.metadata: dict[str, str] = {}
         self._buffer = np.empty(ROW_GROUP_TOKENS, dtype="<u4")
         self._filled = 0
         self._hash = hashlib.sha256()
-        self._stack = ExitStack()
 
-    def __enter__(self) -> "TokenFileWriter":
-        temporary = self._stack.enter_context(replacing(self.path))
-        writer = pq.ParquetWriter(temporary, SCHEMA, compression="zstd", use_dictionary=False)
-        self._writer = self._stack.enter_context(writer)
-        self._stack.push(self._complete)
+    def __enter__(self) -> Self:
+        temporary = self.enter_context(replacing(self.path))
+        self._writer = self.enter_context(pq.ParquetWriter(temporary, SCHEMA, compression="zstd", use_dictionary=False))
+        self.push(self._complete)
         return self
 
     def write(self, ids: Ids) -> None:
@@ -74,10 +71,7 @@ class TokenFileWriter:
         if kind is None:
             self._flush()
             own = {"tokens": str(self.tokens), "sha256": self.sha256}
-            self._writer.add_key_value_metadata({**file_labels(), **self.metadata, **own})
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, at)
+            self._writer.add_key_value_metadata(file_labels() | self.metadata | own)
 
 
 def _open(path: Path | str) -> pq.ParquetFile:

@@ -288,10 +288,7 @@ def test_a_damaged_parquet_without_its_journal_stays(make: Make) -> None:
 
 def test_the_lock_names_its_holder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "ORPHAN_GRACE_S", 0.0)
-    with (
-        point_record.exclusive(make(), [POINT]),
-        pytest.raises(LongctxError, match=f"process {os.getpid()} on "),
-    ):
+    with point_record.exclusive(make(), [POINT]), pytest.raises(LongctxError, match=f"process {os.getpid()} on "):
         point_record.exclusive(make(), [POINT]).__enter__()
 
 

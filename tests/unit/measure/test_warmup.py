@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from longctx.measure.warmup import CHUNK_TOKENS, SECOND_CHUNK_TOKENS, SMALL_TOKENS, agrees, warm_up
-from longctx.storage.token_file import Ids
 
 JIT = "jit"
 FAILED = "failed"
@@ -17,17 +15,17 @@ def run(times: Sequence[float | str], **options: Any) -> tuple[bool, list[tuple[
     """Warm up against a server whose small requests take `times`; return the verdict and each (index, tokens) sent."""
     sent: list[tuple[int, int]] = []
     small = iter(times)
-    defaults = {"chunk_tokens": 2048, "max_prompt_tokens": 100_000, "maximum": 6, "long_first": True}
+    defaults = {"chunk_tokens": 2048, "longest": 100_000, "maximum": 6, "long_first": True}
 
-    def send(index: int, ids: Ids) -> Any:
-        sent.append((index, len(ids)))
-        value: float | str = 30.0 if len(ids) > SMALL_TOKENS else next(small)
+    def send(index: int, count: int) -> Any:
+        sent.append((index, count))
+        value: float | str = 30.0 if count > SMALL_TOKENS else next(small)
         seconds = value if isinstance(value, float) else 1.0
         return SimpleNamespace(
             status="failed" if value == FAILED else "ok", jit_events=int(value == JIT), e2e_s=seconds
         )
 
-    steady = warm_up(send, lambda index, count: np.full(count, index, np.uint32), **(defaults | options))
+    steady = warm_up(send, **(defaults | options))
     return steady, sent
 
 
@@ -75,7 +73,7 @@ def test_an_unknown_chunk_is_taken_as_the_common_one() -> None:
 
 
 def test_no_warm_up_is_longer_than_the_longest_prompt() -> None:
-    _, sent = run([1.0] * 4, max_prompt_tokens=17)
+    _, sent = run([1.0] * 4, longest=17)
     assert {tokens for _, tokens in sent} == {17}
 
 

@@ -55,5 +55,6 @@ def test_a_row_becomes_a_line_of_its_table() -> None:
         request_index=0, status=Status.DOUBTFUL, reasons=("jit", "clock_jump"), started_at=at,
     )  # fmt: skip
     (line,) = pa.Table.from_pylist([asdict(row)], schema=schemas.MEASUREMENTS).to_pylist()
-    assert line == asdict(row) | {"reasons": ["jit", "clock_jump"]}
+    facts = dict.fromkeys([*schemas.SERVER_FACTS, *schemas.HOST_FACTS])
+    assert line == asdict(row) | facts | {"reasons": ["jit", "clock_jump"]}
     assert (line["mode"], line["role"], line["status"], line["log_lines"]) == ("prefill", "cold", "doubtful", None)

@@ -2,7 +2,6 @@
 
 import select
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import httpcore
 
 POLL_S = 1.0
-CONNECT_TIMEOUT_S = 30.0
+CONNECT = {"timeout": 30.0}
 DEATH_GRACE_S = 3.0  # a broken connection is often seen before the process is gone
 # A server that says its engine is dead first tears down what it had on the GPU: 5 s were seen on one H200.
 ENGINE_DEATH_GRACE_S = 30.0
@@ -47,18 +46,11 @@ class Watch:
     next_check: float = 0.0
     sent_bytes: int = 0
 
-    def mark_write(self) -> None:
-        if self.start is None:
-            self.started_at, self.start = datetime.now(UTC), time.perf_counter()
-
     def elapsed(self, moment: float) -> float:
         return moment - (moment if self.start is None else self.start)
 
     def check(self, silent: bool = True) -> None:
-        """Raise Failure where the server died or stalled; asks at most once in POLL_S.
-
-        silent False: bytes have just arrived, so the server lives.
-        """
+        """Raise Failure where the server died (unasked when bytes just came) or stalled; asks once in POLL_S only."""
         now = time.perf_counter()
         if now < self.next_check:
             return
@@ -98,7 +90,8 @@ class WatchedStream(httpcore.NetworkStream):
             return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._watch.mark_write()
+        if self._watch.start is None:
+            self._watch.started_at, self._watch.start = datetime.now(UTC), time.perf_counter()
         sock: socket.socket = self._inner.get_extra_info("socket")
         sock.settimeout(POLL_S)
         view = memoryview(buffer)
@@ -118,10 +111,8 @@ class WatchedStream(httpcore.NetworkStream):
     def close(self) -> None:
         self._inner.close()
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        return WatchedStream(self._inner.start_tls(ssl_context, server_hostname, CONNECT_TIMEOUT_S), self._watch)
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return WatchedStream(self._inner.start_tls(*args, **kwargs | CONNECT), self._watch)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
@@ -132,4 +123,4 @@ class WatchedBackend(httpcore.SyncBackend):
         self._watch = watch
 
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
-        return WatchedStream(super().connect_tcp(*args, **kwargs), self._watch)
+        return WatchedStream(super().connect_tcp(*args, **kwargs | CONNECT), self._watch)

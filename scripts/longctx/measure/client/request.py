@@ -16,14 +16,7 @@ from typing import Any
 
 import httpcore
 
-from longctx.measure.client.connection import (
-    CONNECT_TIMEOUT_S,
-    ENGINE_DEATH_GRACE_S,
-    Failure,
-    Watch,
-    WatchedBackend,
-    run_delay_s,
-)
+from longctx.measure.client.connection import ENGINE_DEATH_GRACE_S, Failure, Watch, WatchedBackend, run_delay_s
 from longctx.measure.client.request_body import RequestBody
 from longctx.measure.client.sse import SseParser
 from longctx.measure.client.stream import StreamRecord, body_message
@@ -39,7 +32,7 @@ _DEAD_ENGINE = re.compile(r"EngineCore|EngineDead|engine (?:is )?dead", re.IGNOR
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?::|data|event|id|retry)")
 _TOO_LONG = re.compile(r"context length|max_model_len|maximum (?:model|allowed|input) length", re.IGNORECASE)
 # Every answer has the length that was asked for.
-SAMPLING: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+SAMPLING: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +115,7 @@ class _Request:
             reason=reason,
             detail=detail,
             chunks=chunks,
-            prompt_tokens=received.prompt_tokens,
-            completion_tokens=received.completion_tokens,
-            cached_tokens=received.cached_tokens,
+            **received.usage,
             finish_reason=received.finish_reason,
             ttft_s=chunks[0].elapsed_s if timed else None,
             e2e_s=self.watch.elapsed(self.watch.last_read) if timed else None,
@@ -152,27 +143,16 @@ class _Request:
         if self.watch.start is None:
             return Failure("connection", f"no connection to {self.url}: {error}")
         if self.watch.sent_bytes < body.size:
-            return Failure(
-                "connection",
-                f"the connection broke after {self.watch.sent_bytes} of {body.size} bytes were sent ({error}); "
-                "the server, or a proxy before it, may refuse bodies of this size",
-            )
+            cut = f"the connection broke after {self.watch.sent_bytes} of {body.size} bytes were sent ({error})"
+            return Failure("connection", f"{cut}; the server, or a proxy before it, may refuse bodies of this size")
         return Failure("connection", f"the connection broke before the first event: {error}")
 
     def _read(self, pool: httpcore.ConnectionPool, body: RequestBody, received: StreamRecord) -> None:
-        address = httpcore.URL(self.url)
-        host = address.host.decode() if address.port is None else f"{address.host.decode()}:{address.port}"
-        headers: dict[bytes | str, bytes | str] = {
-            "Host": host,
-            "Content-Type": "application/json",
-            "Content-Length": str(body.size),
-            "Accept": "text/event-stream",
-            "Accept-Encoding": "identity",
-            "Connection": "close",
-        }
+        headers = {"Content-Type": "application/json", "Content-Length": str(body.size), "Connection": "close"}
+        headers |= {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         headers |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        url, timeouts = f"{self.url}/v1/completions", {"timeout": {"connect": CONNECT_TIMEOUT_S}}
-        with pool.stream("POST", url, headers=headers, content=iter(body), extensions=timeouts) as response:
+        url, pairs = f"{self.url}/v1/completions", list(headers.items())
+        with pool.stream("POST", url, headers=pairs, content=iter(body)) as response:
             if response.status != 200:
                 raise _http_failure(response, body)
             parser, head = SseParser(), b""
@@ -188,10 +168,11 @@ class _Request:
     def _take(self, events: list[str], received: StreamRecord) -> None:
         elapsed_s = self.watch.elapsed(self.watch.last_read)
         for event in events:
-            carries = received.add(event, elapsed_s)
-            if carries and len(received.events) == 1:
+            if not received.add(event, elapsed_s):
+                continue
+            if len(received.events) == 1:
                 self.delay_s = run_delay_s()
-            if carries and self.on_token is not None:
+            if self.on_token is not None:
                 self.on_token(elapsed_s)
 
 
@@ -204,10 +185,8 @@ def _http_failure(response: httpcore.Response, body: RequestBody) -> Failure:
                 break
     message = body_message(raw) or responses.get(response.status, "no more was said")
     if response.status == 413:
-        return Failure(
-            "request_too_large",
-            f"the server refuses a request body of {body.size} bytes ({len(body.ids)} token ids): raise its limit, "
-            f"or that of the proxy before it (HTTP 413: {message})",
-        )
+        refused = f"the server refuses a request body of {body.size} bytes ({len(body.ids)} token ids)"
+        remedy = f"raise its limit, or that of the proxy before it (HTTP 413: {message})"
+        return Failure("request_too_large", f"{refused}: {remedy}")
     reason = "over_max_length" if response.status == 400 and _TOO_LONG.search(message) else "error_event"
     return Failure(reason, f"HTTP {response.status}: {message}")

@@ -16,11 +16,7 @@ _POWERS_OF_TEN = tuple(10**k for k in range(1, 10))
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """A JSON object; iterating yields its bytes, as often as asked.
-
-    size: its length in bytes. head: the first bytes, made before the request begins, so that a short prompt costs no
-    time in it.
-    """
+    """A JSON object; iterating yields its bytes. `head` is made before the request, so a short prompt costs no time."""
 
     ids: Ids
     size: int
@@ -48,7 +44,6 @@ def _pieces(ids: Ids) -> Iterator[Ids]:
 
 
 def _count_digits(ids: Ids) -> int:
-    """Return how many decimal digits the ids have in all."""
     return len(ids) + sum(int(np.count_nonzero(ids >= power)) for power in _POWERS_OF_TEN if power <= int(ids.max()))
 
 

@@ -32,19 +32,18 @@ class SseParser:
         held = b"\r" if rest.endswith(b"\r") else b""
         *lines, rest = _LINE_END.split(rest.removesuffix(held))
         self._rest = bytearray(rest + held)
-        return [event for line in lines if (event := self._line(line)) is not None]
+        events = []
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif not line and self._data:
+                events.append(b"\n".join(self._data).decode("utf-8", errors="replace"))
+                self._data.clear()
+        return events
 
     def end(self) -> list[str]:
         """Return the event that a server left open by closing without its last blank line."""
         events = self.feed(b"\n\n")
         self._rest.clear()
         return events
-
-    def _line(self, line: bytes) -> str | None:
-        if line:
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                self._data.append(value.removeprefix(b" "))
-            return None
-        data, self._data = self._data, []
-        return b"\n".join(data).decode("utf-8", errors="replace") if data else None

@@ -4,6 +4,7 @@ Nothing here trusts the sender: a field of another type than the API's counts as
 value already seen.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,12 +29,10 @@ class Event:
 
 @dataclass(slots=True)
 class StreamRecord:
-    """The stream so far."""
+    """The stream so far. usage: the last count of prompt_tokens, completion_tokens and cached_tokens, where given."""
 
     events: list[Event] = field(default_factory=list)
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
+    usage: dict[str, int] = field(default_factory=dict)
     finish_reason: str | None = None
     done: bool = False
 
@@ -48,46 +47,38 @@ class StreamRecord:
         if _is_error(message):
             raise Failure("error_event", server_message(message))
         usage = _dict(message.get("usage"))
-        self._usage(usage)
-        choices = [choice for choice in _list(message.get("choices")) if isinstance(choice, dict)]
+        counts = {name: _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+        counts["cached_tokens"] = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        self.usage |= {name: count for name, count in counts.items() if count is not None}
+        choices = message.get("choices")
+        choices = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
         for choice in choices:
-            ends = bool(choice.get("finish_reason"))
+            text, ends = bool(choice.get("text")), bool(choice.get("finish_reason"))
             self.finish_reason = str(choice["finish_reason"]) if ends else self.finish_reason
-            text = bool(choice.get("text"))
-            self.events.append(Event(elapsed_s, text, ends and not text, _count(usage.get("completion_tokens"))))
+            self.events.append(Event(elapsed_s, text, ends and not text, counts["completion_tokens"]))
         return bool(choices)
-
-    def _usage(self, usage: dict[str, Any]) -> None:
-        for name in ("prompt_tokens", "completion_tokens"):
-            if (count := _count(usage.get(name))) is not None:
-                setattr(self, name, count)
-        cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-        self.cached_tokens = self.cached_tokens if cached is None else cached
 
     def complete(self) -> bool:
         """Return whether the server said that it was done."""
-        return self.done or (self.finish_reason is not None and self.completion_tokens is not None)
+        return self.done or (self.finish_reason is not None and "completion_tokens" in self.usage)
 
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the events that carried tokens; events of one read become one chunk.
 
-        Counts come from the usage sent with every event; without it from the fact that as many events came as
-        tokens were made; else they are unknown.
+        Counts are in the usage of every event, or as many events came as tokens were made; else they are unknown.
         """
+        made, with_text = self.usage.get("completion_tokens"), [event for event in self.events if event.text]
         counted, total = [], 0
-        if all(event.count for event in self.events if event.text):
-            for event in self.events:
-                if (event.count or 0) > total:
-                    counted.append((event.elapsed_s, (event.count or 0) - total))
-                    total = event.count or 0
-        if counted and (total == self.completion_tokens or any(event.text for event in self.events)):
+        for event in self.events if all(event.count for event in with_text) else ():
+            if (count := event.count or 0) > total:
+                counted.append((event.elapsed_s, count - total))
+                total = count
+        if counted and (total == made or with_text):
             return _merge(counted)
-        with_text = [event for event in self.events if event.text]
-        candidates = [self.events, [event for event in self.events if not event.only_ends], with_text]
-        for events in candidates:
+        for events in (self.events, [event for event in self.events if not event.only_ends], with_text):
             # An empty event before the first text may be a greeting sent before the prefill, not a token.
             greeting = bool(events and with_text) and not events[0].text
-            if len(events) == self.completion_tokens and not greeting:
+            if len(events) == made and not greeting:
                 return _merge([(event.elapsed_s, 1) for event in events])
         return tuple(Chunk(event.elapsed_s, None, None) for event in with_text or self.events)
 
@@ -117,22 +108,14 @@ def _is_error(message: dict[str, Any]) -> bool:
 
 def _parse(text: str) -> Any:
     """Return the JSON in `text`, None where it is none; accepts NaN and lone surrogates, which some servers send."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    for loads in (orjson.loads, json.loads):
+        with contextlib.suppress(ValueError, RecursionError):
+            return loads(text)
+    return None
 
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:

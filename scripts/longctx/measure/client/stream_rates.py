@@ -10,10 +10,9 @@ from longctx.serve.metrics import rate
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that arrived in one read of the socket.
+    """Tokens that arrived in one read of the socket, `elapsed_s` after the first byte was sent.
 
-    elapsed_s counts from the first byte sent; tokens are the new ones, total those so far (both None where the server
-    does not say which chunk carries how many).
+    tokens: the new ones, total: those so far (both None where the server does not say which chunk carries how many).
     """
 
     elapsed_s: float
@@ -22,9 +21,8 @@ class Chunk:
 
 
 def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
-    """Return tokens/s = (tokens after the first chunk) / (t_last - t_first).
+    """Return tokens/s = (tokens after the first chunk, whose own took the prefill) / (t_last - t_first).
 
-    The first chunk is left out: its tokens took the prefill. With two single tokens this is 1/(t2 - t1).
     None with fewer than two chunks, unknown token counts, or no time between first and last.
     """
     later = [chunk.tokens for chunk in chunks[1:]]
@@ -35,16 +33,12 @@ def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
 
 def coalesced(chunks: Sequence[Chunk]) -> bool | None:
     """Return whether some chunk carried more than one token; None where token counts are unknown."""
-    if any(chunk.tokens is None for chunk in chunks):
-        return None
-    return any(chunk.tokens != 1 for chunk in chunks)
+    tokens = [chunk.tokens for chunk in chunks]
+    return None if None in tokens else any(count != 1 for count in tokens)
 
 
 def itl_quantiles(chunks: Sequence[Chunk]) -> dict[str, float | None]:
-    """Return the row's columns of inter-token latencies in seconds: quantiles (linear interpolation) and the largest.
-
-    All are None unless each token had a chunk of its own and there are two or more.
-    """
+    """Return the columns of inter-token latencies in s, linear quantiles; None unless each token had its own chunk."""
     names = ("itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s")
     if len(chunks) < 2 or coalesced(chunks) is not False:
         return dict.fromkeys(names)

@@ -13,10 +13,6 @@ from longctx.prompts import variants
 from longctx.storage.schemas import Role
 from longctx.storage.token_file import Ids
 
-# Quirk of vLLM's CPU kernels on processors with AMX: they die of SIGILL unless a dozen tokens or more are computed
-# first. The connector leaves one token to compute, but all of them where the prompt's log-probabilities are asked for.
-CPU_FIRST_FILL = {"prompt_logprobs": 0}
-
 
 class DecodeOnlyMeasure(MeasureFacet):
     """One request a pass; there is no prefill, so there is no TTFT."""
@@ -28,7 +24,9 @@ class DecodeOnlyMeasure(MeasureFacet):
         return variants.read_ids(path, measured_variant(point.pass_index, doubts))
 
     def first_fill(self, gpu: str | None) -> Mapping[str, Any]:
-        return {} if gpu else CPU_FIRST_FILL
+        # Quirk of vLLM's CPU kernels on processors with AMX: they die of SIGILL unless a dozen tokens or more are
+        # computed first. The connector leaves one to compute, but all where the prompt's log-probabilities are asked.
+        return {} if gpu else {"prompt_logprobs": 0}
 
 
 FACET = DecodeOnlyMeasure()

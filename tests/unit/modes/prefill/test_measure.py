@@ -5,7 +5,7 @@ from longctx import resources
 from longctx.campaign.campaign import from_dict
 from longctx.campaign.files import journal_path
 from longctx.campaign.point import Point
-from longctx.measure.running_forecast import running_forecast
+from longctx.modes.prefill.measure import FACET
 from longctx.storage.journal import Journal
 
 LENGTHS = ["1Ki", "2Ki", "4Ki", "64Ki"]
@@ -31,13 +31,13 @@ def measured(campaign, length: int, ttft_s: float) -> None:
 def test_nothing_is_said_before_three_lengths_are_measured(campaign):
     measured(campaign, 1024, 0.1)
     measured(campaign, 2048, 0.2)
-    assert running_forecast(campaign) is None
+    assert FACET.forecast(campaign) is None
 
 
 def test_the_lengths_to_come_are_forecast_with_an_interval(campaign):
     for length in (1024, 2048, 4096):
         measured(campaign, length, 1e-4 * length)
-    line = running_forecast(campaign)
+    line = FACET.forecast(campaign)
     assert line is not None
     assert line.startswith("forecast from 3 lengths: TTFT 64Ki ")
     assert " to " in line
@@ -46,4 +46,4 @@ def test_the_lengths_to_come_are_forecast_with_an_interval(campaign):
 def test_a_finished_ladder_has_no_forecast(campaign):
     for length in (1024, 2048, 4096, 65536):
         measured(campaign, length, 1e-4 * length)
-    assert running_forecast(campaign) is None
+    assert FACET.forecast(campaign) is None
