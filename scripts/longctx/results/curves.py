@@ -63,18 +63,12 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
     """Return the curve of schemas.SUMMARY rows."""
     rows = list(summary)
     gpu, count = (next((row[key] for row in rows if row.get(key) is not None), None) for key in ("gpu", "gpu_count"))
-    return RunCurve(
-        name,
-        tuple(
-            CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
-            for row in rows
-        ),
-        gpu,
-        count and int(count),
-        any(row.get("synthetic_weights") for row in rows),
-        source,
-        limits_from_summary(rows),
+    points = tuple(
+        CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
+        for row in rows
     )
+    random = any(row.get("synthetic_weights") for row in rows)
+    return RunCurve(name, points, gpu, count and int(count), random, source, limits_from_summary(rows))
 
 
 def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
@@ -90,16 +84,14 @@ def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
 
 
 def _described(row: Mapping[str, Any], metric: str) -> Description:
-    mean, std, n = row.get(f"{metric}_mean"), row.get(f"{metric}_std"), row.get(f"{metric}_n")
-    return Description(int(n or 0), mean, std)
+    return Description(int(row.get(f"{metric}_n") or 0), row.get(f"{metric}_mean"), row.get(f"{metric}_std"))
 
 
 def read_curve(path: Path | str) -> RunCurve:
     """Read summary.parquet, summary.csv or a published .csv; DataError says what the file lacks."""
     path = Path(path)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise DataError(f"compare: {path} {what}; name {ACCEPTED}")
+        raise DataError(f"compare: {path} {'is a folder' if path.is_dir() else 'does not exist'}; name {ACCEPTED}")
     run = path.parent.name or path.stem
     if path.suffix != ".csv":
         try:
@@ -124,15 +116,9 @@ def _published_curve(rows: Sequence[Mapping[str, str]], notes: Mapping[str, str]
     points = tuple(_published_point(row, notes.get("n"), path) for row in rows)
     prefilled = max((point.length for point in points if point.mode == COLD_MODE), default=0)
     system, count = published.system(notes, path), notes.get("gpu_count", "")
-    return RunCurve(
-        notes.get("name", path.stem),
-        points,
-        notes.get("gpu"),
-        int(count) if count.isdigit() else None,
-        notes.get("weights") == "random",
-        str(path),
-        published.system_limits(system, {point.length for point in points}, prefilled) if system else {},
-    )
+    limits = published.system_limits(system, {point.length for point in points}, prefilled) if system else {}
+    gpus, random = int(count) if count.isdigit() else None, notes.get("weights") == "random"
+    return RunCurve(notes.get("name", path.stem), points, notes.get("gpu"), gpus, random, str(path), limits)
 
 
 def _published_point(cells: Mapping[str, str], n: str | None, path: Path) -> CurvePoint:

@@ -6,9 +6,11 @@ give values; `n` counts them and `<metric>_n` the values behind each mean.
 Nothing is dropped for being far off: outliers are counted.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -26,14 +28,10 @@ from longctx.storage.schemas import Role, Status
 Key = tuple[str, int]
 
 KEY = ["mode", "length"]
-WARMUP = str(Role.WARMUP)
 
 
 def summarise(
-    rows: Iterable[Row],
-    expected: Mapping[Key, int],
-    plan_rows: Iterable[Row] = (),
-    price: Price | None = None,
+    rows: Iterable[Row], expected: Mapping[Key, int], plan_rows: Iterable[Row] = (), price: Price | None = None
 ) -> list[dict[str, Any]]:
     """Return schemas.SUMMARY rows for every (mode, length) that was measured or expected, by mode, then length.
 
@@ -41,7 +39,7 @@ def summarise(
     (mode, length) should have; fewer are `n_missing`. plan_rows: schemas.PLAN rows, for the bounds. DataError if ok
     rows of a mode come from servers that differ in a field of schemas.IDENTITY.
     """
-    rows = [row for row in rows if row["role"] != WARMUP]
+    rows = [row for row in rows if row["role"] != Role.WARMUP]
     check_identity(rows)
     keys = {*((row["mode"], row["length"]) for row in rows), *expected}
     points = sorted(keys, key=lambda key: (MODES.index(key[0]), key[1]))
@@ -110,11 +108,9 @@ def outlier_rows(rows: Sequence[Row]) -> list[Row]:
     frame = _value_frame(rows)
     far: list[Row] = []
     for _, group in frame[frame["counted"]].groupby(KEY, sort=False):
-        marks = [
-            statistics.outliers(group[metric].astype(object).where(group[metric].notna(), None).tolist())
-            for metric in ("ttft_s", "decode_tok_s")
-        ]
-        far += [rows[index] for index, *found in zip(group.index, *marks, strict=True) if any(found)]
+        values = group[["ttft_s", "decode_tok_s"]].to_numpy(float, na_value=math.nan)
+        marks = zip(*map(statistics.outliers, values.T.tolist()), strict=True)
+        far += [rows[index] for index, found in zip(group.index, marks, strict=True) if any(found)]
     return far
 
 
@@ -161,26 +157,21 @@ def check_identity(rows: Iterable[Row]) -> None:
     A row that is not ok may not know a fact and contradicts nothing then; an ok row without it differs from one with.
     """
     first: dict[tuple[str, str], tuple[Any, Row]] = {}
-    for row in rows:
-        for field in schemas.IDENTITY:
-            fact = row.get(field)
-            if fact is None and row["status"] != Status.OK:
-                continue
-            before, example = first.setdefault((row["mode"], field), (fact, row))
-            if before != fact:
-                raise DataError(
-                    f"measurements of mode {row['mode']} differ in {field}: {_text(before)} in {_where(example)},"
-                    f" {_text(fact)} in {_where(row)}; different systems never merge, so give each its own results"
-                    " folder (name: in the configuration)"
-                )
+    for row, field in product(rows, schemas.IDENTITY):
+        fact = row.get(field)
+        if fact is None and row["status"] != Status.OK:
+            continue
+        before, example = first.setdefault((row["mode"], field), (fact, row))
+        if before != fact:
+            raise DataError(
+                f"measurements of mode {row['mode']} differ in {field}: {_told(before, example)}, {_told(fact, row)};"
+                " different systems never merge, so give each its own results folder (name: in the configuration)"
+            )
 
 
-def _text(fact: Any) -> str:
-    return "not known" if fact is None else str(fact)
-
-
-def _where(row: Row) -> str:
-    return row.get("source") or f"{format_length(row['length'])} pass {row.get('pass_index')}"
+def _told(fact: Any, row: Row) -> str:
+    where = row.get("source") or f"{format_length(row['length'])} pass {row.get('pass_index')}"
+    return f"{'not known' if fact is None else fact} in {where}"
 
 
 def per_host(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -193,6 +184,5 @@ def per_host(rows: Sequence[Row]) -> list[dict[str, Any]]:
     metrics = {f"{name}_{what}": (name, what) for name in ("ttft_s", "decode_tok_s") for what in ("mean", "std")}
     hosts = ok.groupby([*KEY, "host"]).agg(n=("status", "size"), **metrics).reset_index()
     hosts = hosts[hosts.groupby(KEY)["host"].transform("size") > 1]
-    return [
-        {name: None if pd.isna(value) else value for name, value in row.items()} for row in hosts.to_dict("records")
-    ]
+    records: list[dict[str, Any]] = hosts.astype(object).where(hosts.notna(), None).to_dict("records")
+    return records
