@@ -60,11 +60,14 @@ class Launcher:
 
 
 def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_dir: Path | None) -> dict[str, Any]:
-    """Return the fields of a recipe for prompts up to `length` tokens that follow from `serve`, mode and checkpoint."""
+    """Return the fields of a recipe for prompts up to `length` tokens; `served_name` and `model` are the campaign's."""
     serve, max_model_len = config.serve, length + config.serve.headroom_tokens
     needs_caching = config.checkpoint is not None or campaign_facet(mode).needs_prefix_caching
     versions = {"vllm": serve.vllm_version, "aiter": serve.aiter_version}
     return serve.model_dump(include=set(Recipe.__dataclass_fields__)) | {
+        "revision": config.model.revision,
+        "trust_remote_code": config.model.trust_remote_code,
+        "load_format": "dummy" if config.model.weights == "dummy" else "auto",
         "max_model_len": max_model_len,
         "prefix_caching": serve.prefix_caching or needs_caching,
         "extra_args": (*serve.extra_args, *_position_override(config, max_model_len)),
