@@ -42,14 +42,10 @@ class Campaign:
     def modes(self) -> tuple[str, ...]:
         return tuple(mode.value for mode in self.config.modes)
 
-    @property
-    def passes(self) -> int:
-        return self.config.passes
-
     def passes_of(self, mode: str) -> int:
         """Return how often a mode climbs its ladder: its own `passes`, else the campaign's."""
         section = campaign_facet(mode).section(self.config)
-        return (section and section.passes) or self.passes
+        return (section and section.passes) or self.config.passes
 
     @property
     def scope(self) -> str:

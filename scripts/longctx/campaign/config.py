@@ -236,8 +236,7 @@ def parse_config(config: Mapping[str, Any]) -> CampaignConfig:
     try:
         return CampaignConfig.model_validate(dict(config))
     except ValidationError as error:
-        mistake = first_mistake(error, CampaignConfig)
-    raise ConfigError(mistake)
+        raise ConfigError(first_mistake(error, CampaignConfig)) from None
 
 
 def configured_lengths(section: CampaignConfig | ModeConfig, path: str) -> list[int]:

@@ -54,9 +54,9 @@ class Section(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan
         wanted = (kinds | {int} if float in kinds else kinds) & {int, float, bool, NoneType}
         return scalar if type(scalar) in wanted else value
 
-    def plain(self, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """Return the section as JSON has it: defaults filled in, keys in the order of the schema, no absent length."""
-        return self.model_dump(mode="json", by_alias=True, exclude=set(exclude))
+        return self.model_dump(mode="json", by_alias=True)
 
 
 def _kinds(annotation: Any) -> set[Any]:

@@ -75,9 +75,8 @@ def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
     """Return the hardware's limits that schemas.SUMMARY rows carry, by prompt length (tokens)."""
     limits: dict[int, Limit] = {}
     for row in rows:
-        other_mode = limits.get(int(row["length"]), Limit(None, None))
-        ttft_s, decode_tok_s = row.get("ttft_bound_s"), row.get("decode_bound_tok_s")
-        limit = Limit(ttft_s or other_mode.ttft_s, decode_tok_s or other_mode.decode_tok_s)
+        other = limits.get(int(row["length"]), Limit(None, None))  # of another mode
+        limit = Limit(row.get("ttft_bound_s") or other.ttft_s, row.get("decode_bound_tok_s") or other.decode_tok_s)
         if limit != Limit(None, None):
             limits[int(row["length"])] = limit
     return limits

@@ -14,19 +14,18 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import DataError
 from longctx.lengths import format_length
 from longctx.results import statistics
 from longctx.results.cost import Price
-from longctx.results.frames import to_frame, to_rows
 from longctx.results.mode import METRICS, Row, results_facet
 from longctx.storage import schemas
 from longctx.storage.schemas import Role, Status
 
 Key = tuple[str, int]
-
 KEY = ["mode", "length"]
 
 
@@ -43,17 +42,17 @@ def summarise(
     check_identity(rows)
     keys = {*((row["mode"], row["length"]) for row in rows), *expected}
     points = sorted(keys, key=lambda key: (MODES.index(key[0]), key[1]))
-    if not points:
-        return []
-    summary = pd.DataFrame(points, columns=KEY, dtype=object).assign(**_aggregates(rows, points, expected))
-    summary = _with_bounds(to_frame(to_rows(summary, schemas.SUMMARY), schemas.SUMMARY), plan_rows)
-    summarised = to_rows(summary, schemas.SUMMARY)
-    for row in summarised:
+    columns, plan_rows = _aggregates(rows, points, expected), list(plan_rows)
+    summarised = []
+    for key, *values in zip(points, *columns.values(), strict=True):
+        known = dict(zip([*KEY, *columns], [*key, *values], strict=True))
+        row = dict.fromkeys(schemas.SUMMARY.names) | known | _bounds(known, plan_rows)
         facet = results_facet(row["mode"])
-        row |= facet.columns([one for one in rows if all(one[name] == row[name] for name in KEY)])
+        row |= facet.columns([one for one in rows if (one["mode"], one["length"]) == key])
         if price:
             decode_s_per_mtok = 1e6 / row["decode_tok_s_mean"] if row["decode_tok_s_mean"] else None
             row |= {"usd_per_mtok_out": price.usd(decode_s_per_mtok), **facet.costs(row, price)}
+        summarised.append(row)
     return summarised
 
 
@@ -92,6 +91,11 @@ def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Ke
     return columns
 
 
+def to_frame(rows: Iterable[Row], schema: pa.Schema) -> pd.DataFrame:
+    """Return rows as nullable Arrow columns of `schema`: null is neither NaN nor 0, integers stay whole."""
+    return pa.Table.from_pylist(list(rows), schema=schema).to_pandas(types_mapper=pd.ArrowDtype)
+
+
 def _value_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame that says which are `counted`; a metric is null where it is no value of its mode."""
     frame = to_frame(rows, schemas.MEASUREMENTS)
@@ -119,19 +123,19 @@ def reasons_of(row: Row) -> list[str]:
     return list(row.get("reasons") or ([row["reason"]] if row.get("reason") else []))
 
 
-def _with_bounds(summary: pd.DataFrame, plan_rows: Iterable[Row]) -> pd.DataFrame:
-    """Return the summary with the plan's bounds and measured / bound.
+def _bounds(row: Row, plan_rows: Sequence[Row]) -> dict[str, float]:
+    """Return the plan's bounds and measured / bound, those that are known.
 
     Decode is bounded alike in every mode, so any mode's plan row of the length serves.
     """
-    bounds = ["ttft_bound_s", "decode_bound_tok_s"]
-    plan = to_frame(plan_rows, schemas.PLAN).groupby("length")[bounds].first()
-    summary = summary.drop(columns=bounds).merge(plan, how="left", left_on="length", right_index=True)
-    cold = pd.Series([results_facet(mode).ttft_is_cold for mode in summary["mode"]], dtype=bool)
-    summary["ttft_bound_s"] = summary["ttft_bound_s"].where(cold)
-    summary["ttft_over_bound"] = summary["ttft_s_mean"] / summary["ttft_bound_s"]
-    summary["decode_over_bound"] = summary["decode_tok_s_mean"] / summary["decode_bound_tok_s"]
-    return summary
+    bounds = {}
+    for metric, bound in (("ttft", "ttft_bound_s"), ("decode", "decode_bound_tok_s")):
+        planned = [one[bound] for one in plan_rows if one["length"] == row["length"] and one.get(bound) is not None]
+        if planned and (metric == "decode" or results_facet(row["mode"]).ttft_is_cold):
+            bounds[bound] = planned[0]
+            measured = row[bound.replace("_bound", "") + "_mean"]
+            bounds |= {} if measured is None else {f"{metric}_over_bound": measured / planned[0]}
+    return bounds
 
 
 def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
