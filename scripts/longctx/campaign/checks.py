@@ -11,7 +11,7 @@ from longctx.errors import ConfigError, PromptError
 
 def check_settings(config: CampaignConfig) -> None:
     """Raise ConfigError for the first setting that contradicts another one or names a file that is not there."""
-    for faults in (_mode_faults, _model_faults, _prompt_faults, _server_faults):
+    for faults in (_mode_faults, _file_faults, _server_faults):
         for fault in faults(config):
             raise ConfigError(f"config key {fault}")
 
@@ -25,7 +25,8 @@ def _mode_faults(config: CampaignConfig) -> Iterator[str]:
         campaign_facet(mode).check(config)
 
 
-def _model_faults(config: CampaignConfig) -> Iterator[str]:
+def _file_faults(config: CampaignConfig) -> Iterator[str]:
+    """Yield what is wrong with the model, the prompt shape and the manifest; the corpus itself may come later."""
     model, source = config.model, config.model.source
     if model.trust_remote_code and not (model.revision or Path(source).is_dir()):
         yield "model.revision: missing; trust_remote_code runs the repository's code, so pin its commit"
@@ -37,12 +38,7 @@ def _model_faults(config: CampaignConfig) -> Iterator[str]:
     if model.geometry and not (resources.ROOT / model.geometry).is_file():
         yield f"model.geometry: the file {model.geometry} does not exist"
     if not (source == "synthetic" or "/" in source or looks_like_path or Path(source).is_dir()):
-        wanted = "'synthetic', an existing folder nor a Hugging Face id (owner/name)"
-        yield f"model.source: {source!r} is neither {wanted}"
-
-
-def _prompt_faults(config: CampaignConfig) -> Iterator[str]:
-    """Yield a prompt shape or a manifest that is not there; the corpus itself may come later."""
+        yield f"model.source: {source!r} is neither 'synthetic', an existing folder nor a Hugging Face id (owner/name)"
     try:
         resources.shape_folder(config.prompt.shape)
     except PromptError as error:

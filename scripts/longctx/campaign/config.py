@@ -16,7 +16,6 @@ from longctx.storage.schemas import ModeName
 
 KvCacheDtype = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
-Mode = Annotated[ModeName, Field(strict=False)]
 Number = Annotated[float, *AS_WRITTEN]
 NonNegative = Annotated[float, Field(ge=0), *AS_WRITTEN]
 Positive = Annotated[float, Field(gt=0), *AS_WRITTEN]
@@ -194,7 +193,7 @@ class CampaignConfig(Section):
     to: LadderEnd = Field(None, description="Last length of the ladder, included.")
     passes: int = Field(3, ge=1, description="How often the whole ladder is climbed; each pass is cold.")
     repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
-    modes: tuple[Mode, ...] = Field(
+    modes: tuple[Annotated[ModeName, Field(strict=False)], ...] = Field(
         (ModeName.PREFILL,),
         strict=False,
         min_length=1,

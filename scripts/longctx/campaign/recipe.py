@@ -77,17 +77,10 @@ def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_di
         settings["env"].setdefault("PYTHONHASHSEED", "0")
     versions = {"vllm": serve.vllm_version, "aiter": serve.aiter_version}
     settings["versions"] = {name: version for name, version in versions.items() if version}
-    settings["kv_transfer_config"] = _kv_transfer(config, mode, checkpoint_dir)
-    return settings
-
-
-def _kv_transfer(config: CampaignConfig, mode: str, checkpoint_dir: Path | None) -> dict[str, Any] | None:
     connector = campaign_facet(mode).kv_transfer_config(config)
-    if connector is not None or checkpoint_dir is None or config.checkpoint is None:
-        return connector
-    extra = {
-        "spec_name": "TieringOffloadingSpec",
-        "cpu_bytes_to_use": int(config.checkpoint.cpu_gib * 2**30),
-        "secondary_tiers": [{"type": "fs", "root_dir": str(checkpoint_dir)}],
-    }
-    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    if connector is None and checkpoint_dir and config.checkpoint:
+        extra: dict[str, Any] = {"spec_name": "TieringOffloadingSpec"}
+        extra["cpu_bytes_to_use"] = int(config.checkpoint.cpu_gib * 2**30)
+        extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(checkpoint_dir)}]
+        connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return settings | {"kv_transfer_config": connector}

@@ -41,10 +41,8 @@ class Section(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _read_text(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Return a text as the number, truth or null that its field wants.
-
-        Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as '8'.
-        """
+        """Return a text as the number, truth or null that its field wants."""
+        # Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as '8'.
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if kinds & {str, Literal}:
             return None if value == "null" and NoneType in kinds else value

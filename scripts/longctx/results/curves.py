@@ -127,8 +127,7 @@ def _published_point(cells: Mapping[str, str], n: str | None, path: Path) -> Cur
     count = int(row.get("n") or _number(n or "0", "n", path))
     ttft_s, decode_tok_s = (_described({**row, f"{metric}_n": count}, metric) for metric in METRICS)
     # The unit of a printed number's last digit: 0.01 of 18.44.
-    digits = {metric: len(cells[f"{metric}_mean"].strip().partition(".")[2]) for metric in METRICS}
-    rounding = {metric: float(10.0**-count) for metric, count in digits.items()}
+    rounding = {metric: 10.0 ** -len(cells[f"{metric}_mean"].strip().partition(".")[2]) for metric in METRICS}
     return CurvePoint(row.get("mode") or COLD_MODE, int(row["prompt_tokens"]), ttft_s, decode_tok_s, rounding)
 
 

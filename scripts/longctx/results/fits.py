@@ -9,8 +9,7 @@ from longctx.results import statistics
 from longctx.results.mode import Row, results_facet
 
 # Through two lengths any curve is perfect.
-FIT_RUNGS = 3
-LONG_FIT_RUNGS = 4
+FIT_RUNGS, LONG_FIT_RUNGS = 3, 4
 
 
 def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:

@@ -37,8 +37,7 @@ def summarise(
     check_identity(rows)
     keys = {*((row["mode"], row["length"]) for row in rows), *expected}
     points = sorted(keys, key=lambda key: (MODES.index(key[0]), key[1]))
-    groups, plan_rows = _by_point(rows), list(plan_rows)
-    summarised = []
+    groups, plan_rows, summarised = _by_point(rows), list(plan_rows), []
     for mode, length in points:
         group, facet = groups[mode, length], results_facet(mode)
         row = dict.fromkeys(schemas.SUMMARY.names) | {"mode": mode, "length": length}
@@ -108,11 +107,9 @@ def reasons_of(row: Row) -> list[str]:
 
 
 def _bounds(row: Row, plan_rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the plan's bounds and measured / bound, those that are known.
-
-    Decode is bounded alike in every mode, so any mode's plan row of the length serves.
-    """
+    """Return the plan's bounds and measured / bound, those that are known."""
     bounds: dict[str, float | None] = {}
+    # Decode is bounded alike in every mode, so any mode's plan row of the length serves.
     of_length = [one for one in plan_rows if one["length"] == row["length"]]
     for metric, bound in (("ttft", "ttft_bound_s"), ("decode", "decode_bound_tok_s")):
         planned = _known(of_length, bound)
@@ -124,12 +121,10 @@ def _bounds(row: Row, plan_rows: Sequence[Row]) -> dict[str, float | None]:
 
 def _energy(row: Row) -> dict[str, float | None]:
     """Return J of a request; J per token that it computed (prompt - cached + output); and, apart, J per such prompt
-    token until the first token and J per output token after it.
-
-    A filled cache computed none of its prompt: the energy until its first token belongs to no token.
-    """
+    token until the first token and J per output token after it."""
     energy, decode, output = row.get("energy_j"), row.get("energy_decode_j"), row.get("completion_tokens") or 0
     computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
+    # A filled cache computed none of its prompt: the energy until its first token belongs to no token.
     computed, tokens = (computed, computed + output) if campaign_facet(row["mode"]).measures_ttft else (0, 0)
     # One that compiled a kernel perhaps did so while decoding.
     decoded = 0 if "compiled" in reasons_of(row) else output - 1
