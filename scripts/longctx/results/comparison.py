@@ -135,18 +135,16 @@ def _judge(row: Compared, threshold: float, significant: bool) -> Compared:
 
 def cautions(comparison: Comparison) -> list[str]:
     """Return what else than speed the two runs differ in, or what of their numbers is not real."""
-    ours, theirs = comparison.ours, comparison.theirs
-    sentences = []
+    ours, theirs, sentences = comparison.ours, comparison.theirs, []
     if ours.system != theirs.system and ours.system and theirs.system:
         sentences.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
     elif ours.synthetic_weights or theirs.synthetic_weights:
         both = ours.synthetic_weights and theirs.synthetic_weights
         which = "Both runs" if both else "This run" if ours.synthetic_weights else "The other run"
         sentences.append(f"{which} had random weights: speeds are real, outputs mean nothing.")
-    for mode in MODES:
-        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in comparison.rows):
-            sentences.append(f"In {mode} the KV cache was filled, not prefilled.")
-    return sentences
+    shared = {row.mode for row in comparison.rows if row.ratio}
+    filled = [mode for mode in MODES if mode in shared and campaign_facet(mode).fills_kv]
+    return sentences + [f"In {mode} the KV cache was filled, not prefilled." for mode in filled]
 
 
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
@@ -176,9 +174,8 @@ def _named(row: Compared) -> str:
 
 def slowdown(row: Compared) -> float:
     """Return how many times slower ours is: TTFT ours / theirs, decode theirs / ours; 1 where one is missing."""
-    if row.ratio is None:
-        return 1.0
-    return row.ratio.value if row.metric == "ttft_s" else 1 / row.ratio.value
+    value = row.ratio.value if row.ratio else 1.0
+    return value if row.metric == "ttft_s" else 1 / value
 
 
 def to_text(comparisons: Sequence[Comparison]) -> str:

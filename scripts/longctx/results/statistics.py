@@ -88,9 +88,8 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     x_mean, y_mean = float(np.mean(x)), float(np.mean(y))
     # Centred: lengths that are far from 0 cost no digits.
     line = linregress(np.asarray(x) - x_mean, np.asarray(y) - y_mean)
-    slope = float(line.slope)
+    slope, slope_std = float(line.slope), float(line.stderr) if len(x) > 2 else None
     r2 = float(line.rvalue**2) if len(set(y)) > 1 else 1.0
-    slope_std = float(line.stderr) if len(x) > 2 else None
     return LinearFit(y_mean - slope * x_mean, slope, slope_std, r2, len(x))
 
 
