@@ -22,12 +22,8 @@ def main() -> None:
     parser.add_argument("--servers", type=Path, nargs="+", default=[], help="servers of the points, Parquet")
     parser.add_argument("--plan", type=Path, help="plan.parquet, for the bounds; default: no plan is known")
     parser.add_argument("--length", type=parse_length, help="the rows are of this length; write its summary only")
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="instead of --rows, --servers, --plan: take what the results folder and its journals have, and name"
-        " damaged files instead of stopping at them",
-    )
+    what = "take what the results folder and its journals have, and name damaged files instead of stopping at them"
+    parser.add_argument("--partial", action="store_true", help=f"instead of --rows, --servers, --plan: {what}")
     parser.add_argument("--out", type=Path, help="default: <results>/summary.parquet; other tables go beside it")
     args = parser.parse_args()
     if not args.rows and not args.partial:

@@ -17,10 +17,8 @@ def parse_length(value: str | int) -> int:
 
 def format_length(tokens: int) -> str:
     """Return the shortest exact name: 65536 -> '64Ki', 1000 -> '1000'."""
-    for unit in ("Gi", "Mi", "Ki"):
-        if tokens % UNITS[unit] == 0:
-            return f"{tokens // UNITS[unit]}{unit}"
-    return str(tokens)
+    unit = next((unit for unit in ("Gi", "Mi", "Ki") if tokens % UNITS[unit] == 0), "")
+    return f"{tokens // UNITS[unit]}{unit}"
 
 
 def ladder(first: str | int, last: str | int) -> list[int]:
@@ -28,9 +26,7 @@ def ladder(first: str | int, last: str | int) -> list[int]:
     low, high = parse_length(first), parse_length(last)
     if low > high:
         raise ConfigError(f"from: {first} is greater than to: {last}; swap them")
-    rungs = [low]
-    while rungs[-1] * 2 <= high:
-        rungs.append(rungs[-1] * 2)
-    if rungs[-1] != high:
+    doublings = (high // low).bit_length() - 1
+    if low << doublings != high:
         raise ConfigError(f"to: {last} is not from: {first} times a power of two; list the lengths instead")
-    return rungs
+    return [low << n for n in range(doublings + 1)]

@@ -42,14 +42,10 @@ class Campaign:
     def modes(self) -> tuple[str, ...]:
         return tuple(mode.value for mode in self.config.modes)
 
-    @property
-    def passes(self) -> int:
-        return self.config.passes
-
     def passes_of(self, mode: str) -> int:
         """Return how often a mode climbs its ladder: its own `passes`, else the campaign's."""
         section = campaign_facet(mode).section(self.config)
-        return (section and section.passes) or self.passes
+        return (section and section.passes) or self.config.passes
 
     @property
     def scope(self) -> str:
@@ -59,8 +55,7 @@ class Campaign:
     def lengths(self, mode: str = COLD_MODE) -> list[int]:
         """Return the prompt lengths of a mode in tokens, ascending."""
         section = campaign_facet(mode).section(self.config)
-        own = configured_lengths(section, f"{mode}.") if section else []
-        return own or configured_lengths(self.config, "")
+        return (section and configured_lengths(section, f"{mode}.")) or configured_lengths(self.config, "")
 
     def all_lengths(self) -> list[int]:
         return sorted({length for mode in self.modes for length in self.lengths(mode)})
@@ -109,14 +104,9 @@ class Campaign:
     @property
     def tokenizer_arguments(self) -> list[str]:
         """Command-line arguments of the scripts that need the model's tokenizer."""
-        model = self.config.model
-        revision = ["--revision", model.revision] if model.revision else []
-        return [
-            "--tokenizer",
-            self.model_path,
-            *revision,
-            *(["--trust-remote-code"] if model.trust_remote_code else []),
-        ]
+        model, arguments = self.config.model, ["--tokenizer", self.model_path]
+        arguments += ["--revision", model.revision] if model.revision else []
+        return arguments + (["--trust-remote-code"] if model.trust_remote_code else [])
 
     @property
     def corpus_arguments(self) -> list[str]:
@@ -141,13 +131,9 @@ class Campaign:
         model = self.config.model
         if model.geometry:
             return ["--from-config", str(ROOT / model.geometry)]
-        geometry = {
-            "hidden_size": model.hidden_size,
-            "num_hidden_layers": model.layers,
-            "num_attention_heads": model.heads,
-            "num_key_value_heads": model.kv_heads,
-            "vocab_size": model.vocabulary,
-        }
+        geometry = {"hidden_size": model.hidden_size, "num_hidden_layers": model.layers}
+        geometry |= {"num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads}
+        geometry["vocab_size"] = model.vocabulary
         return ["--geometry", orjson.dumps(geometry).decode()]
 
     def settings(self, mode: str) -> dict[str, Any]:
@@ -176,14 +162,8 @@ class Campaign:
 
     def recipe(self, mode: str, length: int, checkpoint_dir: Path | None = None) -> Recipe:
         """Return what to serve so that prompts up to `length` tokens fit."""
-        return Recipe(
-            model=self.model_path,
-            served_name=self.model_name,
-            revision=self.config.model.revision,
-            trust_remote_code=self.config.model.trust_remote_code,
-            load_format="dummy" if self.synthetic_weights else "auto",
-            **serve_settings(self.config, mode, length, checkpoint_dir),
-        )
+        settings = serve_settings(self.config, mode, length, checkpoint_dir)
+        return Recipe(self.model_path, self.model_name, **settings)
 
     def launcher(self) -> Launcher:
         """Return the section of who starts the server: local, container or external."""

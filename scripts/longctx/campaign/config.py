@@ -1,4 +1,4 @@
-"""The keys of a configuration: type, bounds, default, unit and meaning of each.
+"""The keys of a configuration: type, bounds, default, unit and meaning of each (a long one stands below its key).
 
 workflow/schemas/config.schema.yaml is made from here by tests/makeschema.py.
 """
@@ -9,26 +9,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from longctx.campaign.schema import (
-    LadderEnd,
-    Length,
-    Lengths,
-    NonNegative,
-    Number,
-    Positive,
-    Section,
-    Share,
-    Texts,
-    Variables,
-    first_mistake,
-)
+from longctx.campaign.schema import AS_WRITTEN, LadderEnd, Length, Lengths, Section, Texts, Variables, first_mistake
 from longctx.errors import ConfigError
 from longctx.lengths import ladder, parse_length
 from longctx.storage.schemas import ModeName
 
 KvCacheDtype = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
-Mode = Annotated[ModeName, Field(strict=False)]
+Number = Annotated[float, *AS_WRITTEN]
+NonNegative = Annotated[float, Field(ge=0), *AS_WRITTEN]
+Positive = Annotated[float, Field(gt=0), *AS_WRITTEN]
+Share = Annotated[float, Field(gt=0, le=1), *AS_WRITTEN]
 
 
 class RepeatsConfig(Section):
@@ -67,9 +58,8 @@ class ModelConfig(Section):
     source: str = Field(min_length=1, description="'synthetic' (made here, random weights), folder or Hugging Face id.")
     revision: str | None = Field(None, description="Commit of the Hugging Face repository.")
     trust_remote_code: bool = Field(False, description="Run the repository's own code; needs `revision`.")
-    weights: Literal["real", "dummy"] = Field(
-        "real", description="'real', or 'dummy' (random weights of the model's geometry; labelled synthetic)."
-    )
+    weights: Literal["real", "dummy"] = "real"
+    """'real', or 'dummy' (random weights of the model's geometry; labelled synthetic)."""
     geometry: str | None = Field(
         None,
         description="For source 'synthetic': a config.json whose geometry is served with random weights; null = the"
@@ -106,9 +96,8 @@ class ServeConfig(Section):
     max_num_seqs: int = Field(1, ge=1, description="Sequences the scheduler runs together.")
     max_num_batched_tokens: int | None = Field(None, ge=1, description="Prefill chunk, tokens; null = vLLM's choice.")
     enforce_eager: bool = Field(False, description="No compilation and no CUDA graphs.")
-    prefix_caching: bool = Field(
-        False, description="Keep prefixes between requests; off = cold prefills. Mode reuse and checkpoints turn it on."
-    )
+    prefix_caching: bool = False
+    """Keep prefixes between requests; off = cold prefills. Mode reuse and checkpoints turn it on."""
     headroom_tokens: int = Field(16384, ge=1, description="max_model_len = length + this.")
     aiter_version: str | None = Field(None, description="ROCm: AITER release; the plan checks it beyond 2^24 tokens.")
     vllm_version: str | None = Field(None, description="Required vLLM version; null = any.")
@@ -124,9 +113,8 @@ class ServeConfig(Section):
 class ContainerConfig(Section):
     """Launcher container."""
 
-    engine: Literal["podman", "docker", "apptainer"] | None = Field(
-        None, description="null = the first found of podman, docker, apptainer."
-    )
+    engine: Literal["podman", "docker", "apptainer"] | None = None
+    """null = the first found of podman, docker, apptainer."""
     image: str | None = Field(None, description="Image name with tag or digest, or an apptainer .sif.")
     containerfile: str | None = Field(None, description="Made into `image` by `snakemake image`; null = it exists.")
     build_args: dict[str, str] = Field({}, description="Build arguments.")
@@ -138,9 +126,8 @@ class ContainerConfig(Section):
     shm_size: str | None = Field(None, description="Size of /dev/shm, such as 64g.")
     ulimits: Texts = Field((), description="Limits such as nofile=65536:65536.")
     mounts: Texts = Field((), description="Host folders as source:target[:ro].")
-    pass_env: Texts = Field(
-        ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"), description="Variables passed by name, never by value."
-    )
+    pass_env: Texts = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+    """Variables passed by name, never by value."""
     extra_args: Texts = Field((), description="Further arguments of `run`.")
 
 
@@ -166,9 +153,8 @@ class HardwareConfig(Section):
 class CorpusConfig(Section):
     """The text that prompts are made of."""
 
-    source: str = Field(
-        "stdlib", description="'stdlib' (this Python's library), a folder of source trees, or a manifest .yaml."
-    )
+    source: str = "stdlib"
+    """'stdlib' (this Python's library), a folder of source trees, or a manifest .yaml."""
     folder: str = Field("corpus", description="Where a manifest's repositories lie.")
 
 
@@ -202,28 +188,23 @@ class CheckpointConfig(Section):
 class CampaignConfig(Section):
     """A ladder of context lengths, climbed several times, on one model, server recipe and hardware."""
 
-    name: str = Field(
-        "default",
-        pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Results go to results/<name>/; 'default' means results/ itself.",
-    )
+    name: str = Field("default", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Results go to results/<name>/; 'default' means results/ itself."""
     lengths: Lengths = Field((), description="Prompt lengths in tokens, used unless `from` and `to` are given.")
-    from_: LadderEnd = Field(
-        None, alias="from", description="First length of a ladder of doublings up to `to`. Wins over `lengths`."
-    )
+    from_: LadderEnd = Field(None, alias="from")
+    """First length of a ladder of doublings up to `to`. Wins over `lengths`."""
     to: LadderEnd = Field(None, description="Last length of the ladder, included.")
     passes: int = Field(3, ge=1, description="How often the whole ladder is climbed; each pass is cold.")
     repeats: RepeatsConfig = Field(default_factory=RepeatsConfig)
-    modes: tuple[Mode, ...] = Field(
+    modes: tuple[Annotated[ModeName, Field(strict=False)], ...] = Field(
         (ModeName.PREFILL,),
         strict=False,
         min_length=1,
         description="What is measured. prefill = cold prompts; reuse = queries behind a resident prefix;"
         " decode_only = filled KV cache, no prefill.",
     )
-    max_new_tokens: int = Field(
-        128, ge=1, description="Tokens decoded per request; decode throughput is taken over them."
-    )
+    max_new_tokens: int = Field(128, ge=1)
+    """Tokens decoded per request; decode throughput is taken over them."""
     decode_only: DecodeOnlyConfig = Field(default_factory=DecodeOnlyConfig)
     reuse: ReuseConfig = Field(default_factory=ReuseConfig)
     model: ModelConfig
@@ -241,9 +222,8 @@ class CampaignConfig(Section):
     measure: MeasureConfig = Field(default_factory=MeasureConfig)
     checkpoint: CheckpointConfig | None = None
     compare: Texts = Field((), description="Other runs drawn beside this one, summary.parquet or a published .csv.")
-    compare_threshold: Positive = Field(
-        0.03, description="Slowdown, as a share, that `snakemake compare` rejects when significant (docs/compare.md)."
-    )
+    compare_threshold: Positive = 0.03
+    """Slowdown, as a share, that `snakemake compare` rejects when significant (docs/compare.md)."""
 
     @field_validator("modes")
     @classmethod
@@ -258,8 +238,7 @@ def parse_config(config: Mapping[str, Any]) -> CampaignConfig:
     try:
         return CampaignConfig.model_validate(dict(config))
     except ValidationError as error:
-        mistake = first_mistake(error, CampaignConfig)
-    raise ConfigError(mistake)
+        raise ConfigError(first_mistake(error, CampaignConfig)) from None
 
 
 def configured_lengths(section: CampaignConfig | ModeConfig, path: str) -> list[int]:

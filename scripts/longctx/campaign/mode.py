@@ -16,10 +16,7 @@ RequestKey = tuple[str, int]
 
 @cache
 def load_facet(mode: str, stage: str) -> Any:
-    """Return `FACET` of longctx/modes/<mode>/<stage>.py.
-
-    The folder of modes stands above all stages, so no stage imports it: it is loaded by name, as a plugin is.
-    """
+    """Return `FACET` of longctx/modes/<mode>/<stage>.py, by name as of a plugin: no stage imports a mode above it."""
     return importlib.import_module(f"longctx.modes.{mode}.{stage}").FACET
 
 

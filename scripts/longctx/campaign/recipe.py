@@ -52,44 +52,27 @@ class Recipe:
 
 
 def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_dir: Path | None) -> dict[str, Any]:
-    """Return the fields of a recipe for prompts up to `length` tokens that follow from `serve`, mode and checkpoint."""
-    serve, max_model_len = config.serve, length + config.serve.headroom_tokens
-    needs_caching = config.checkpoint is not None or campaign_facet(mode).needs_prefix_caching
-    versions = {"vllm": serve.vllm_version, "aiter": serve.aiter_version}
-    return serve.model_dump(include=set(Recipe.__dataclass_fields__)) | {
-        "max_model_len": max_model_len,
-        "prefix_caching": serve.prefix_caching or needs_caching,
-        "extra_args": (*serve.extra_args, *_position_override(config, max_model_len)),
-        "versions": {name: version for name, version in versions.items() if version},
-        "env": _server_env(config),
-        "kv_transfer_config": _kv_transfer(config, mode, checkpoint_dir),
-    }
-
-
-def _position_override(config: CampaignConfig, max_model_len: int) -> tuple[str, ...]:
-    """Return a rotary table just long enough for the tiny Llama: it has no limit, and a long one costs gigabytes."""
-    if config.model.source != "synthetic" or config.model.geometry:
-        return ()
-    return ("--hf-overrides", orjson.dumps({"max_position_embeddings": max_model_len}).decode())
-
-
-def _server_env(config: CampaignConfig) -> dict[str, str]:
-    env = dict(config.serve.env)
-    if config.serve.cpu_kv_cache_gib:
-        env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.serve.cpu_kv_cache_gib))
+    """Return the fields of a recipe for prompts up to `length` tokens; `served_name` and `model` are the campaign's."""
+    serve, fields = config.serve, set(Recipe.__dataclass_fields__)
+    settings = serve.model_dump(include=fields) | config.model.model_dump(include=fields)
+    settings["max_model_len"] = length + serve.headroom_tokens
+    settings["load_format"] = "dummy" if config.model.weights == "dummy" else "auto"
+    settings["prefix_caching"] |= config.checkpoint is not None or campaign_facet(mode).needs_prefix_caching
+    if config.model.source == "synthetic" and not config.model.geometry:
+        # A rotary table just long enough for the tiny Llama: it has no limit, and a long one costs gigabytes.
+        override = orjson.dumps({"max_position_embeddings": settings["max_model_len"]}).decode()
+        settings["extra_args"] += ("--hf-overrides", override)
+    if serve.cpu_kv_cache_gib:
+        settings["env"].setdefault("VLLM_CPU_KVCACHE_SPACE", str(serve.cpu_kv_cache_gib))
     if config.checkpoint:
         # vLLM 0.25.1 finds no block of an earlier process unless both hash alike.
-        env.setdefault("PYTHONHASHSEED", "0")
-    return env
-
-
-def _kv_transfer(config: CampaignConfig, mode: str, checkpoint_dir: Path | None) -> dict[str, Any] | None:
+        settings["env"].setdefault("PYTHONHASHSEED", "0")
+    versions = {"vllm": serve.vllm_version, "aiter": serve.aiter_version}
+    settings["versions"] = {name: version for name, version in versions.items() if version}
     connector = campaign_facet(mode).kv_transfer_config(config)
-    if connector is not None or checkpoint_dir is None or config.checkpoint is None:
-        return connector
-    extra = {
-        "spec_name": "TieringOffloadingSpec",
-        "cpu_bytes_to_use": int(config.checkpoint.cpu_gib * 2**30),
-        "secondary_tiers": [{"type": "fs", "root_dir": str(checkpoint_dir)}],
-    }
-    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    if connector is None and checkpoint_dir and config.checkpoint:
+        extra: dict[str, Any] = {"spec_name": "TieringOffloadingSpec"}
+        extra["cpu_bytes_to_use"] = int(config.checkpoint.cpu_gib * 2**30)
+        extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(checkpoint_dir)}]
+        connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return settings | {"kv_transfer_config": connector}

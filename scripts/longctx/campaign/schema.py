@@ -4,20 +4,9 @@ import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import pydantic
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-)
+from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -46,18 +35,14 @@ _FAULTS = {
 _UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 
 
-class Section(BaseModel):
+class Section(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True):
     """A mapping of the configuration: frozen, unknown keys refused, no value converted except texts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
+    @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Return a text as the number, truth or null that its field wants.
-
-        Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as '8'.
-        """
+    def _read_text(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Return a text as the number, truth or null that its field wants."""
+        # Snakemake reads what is inside a dictionary or list of --config as text: {'cpu_gib': 8} arrives as '8'.
         kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
         if kinds & {str, Literal}:
             return None if value == "null" and NoneType in kinds else value
@@ -67,9 +52,9 @@ class Section(BaseModel):
         wanted = (kinds | {int} if float in kinds else kinds) & {int, float, bool, NoneType}
         return scalar if type(scalar) in wanted else value
 
-    def plain(self, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """Return the section as JSON has it: defaults filled in, keys in the order of the schema, no absent length."""
-        return self.model_dump(mode="json", by_alias=True, exclude=set(exclude))
+        return self.model_dump(mode="json", by_alias=True)
 
 
 def _kinds(annotation: Any) -> set[Any]:
@@ -95,7 +80,7 @@ def _check_length(value: Any) -> Any:
     return value
 
 
-def _check_only(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+def _check_only(value: Any, check: pydantic.ValidatorFunctionWrapHandler) -> Any:
     check(value)
     return value
 
@@ -105,16 +90,13 @@ def _number_to_text(value: Any) -> Any:
     return str(value) if is_number else value
 
 
-_AS_WRITTEN = WrapValidator(_check_only), PlainSerializer(lambda value: value)  # 8 and 8.0 have two hashes
-Number = Annotated[float, *_AS_WRITTEN]
-NonNegative = Annotated[float, Field(ge=0), *_AS_WRITTEN]
-Positive = Annotated[float, Field(gt=0), *_AS_WRITTEN]
-Share = Annotated[float, Field(gt=0, le=1), *_AS_WRITTEN]
+# A number as written: 8 and 8.0 have two hashes.
+AS_WRITTEN = pydantic.WrapValidator(_check_only), pydantic.PlainSerializer(lambda value: value)
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 # A server's variable is a text: 1 and '1' are one recipe.
-Variables = dict[str, Annotated[str, BeforeValidator(_number_to_text)]]
+Variables = dict[str, Annotated[str, pydantic.BeforeValidator(_number_to_text)]]
 _JsonLength = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern="^[0-9]+(Ki|Mi|Gi)?$")]
-_AS_LENGTH = PlainValidator(_check_length, json_schema_input_type=_JsonLength)
+_AS_LENGTH = pydantic.PlainValidator(_check_length, json_schema_input_type=_JsonLength)
 Length = Annotated[int | str, _AS_LENGTH]
 # A ladder's keys that are absent stay out of what is saved.
 LadderEnd = Annotated[int | str | None, _AS_LENGTH, Field(exclude_if=lambda end: end is None)]

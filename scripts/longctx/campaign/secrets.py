@@ -37,11 +37,8 @@ def _fault(path: tuple[str, ...], value: str) -> str | None:
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield every value that is no container, as text, with its path."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _leaves(part, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _leaves(part, (*path, str(index)))
-    else:
+    if not isinstance(value, Mapping | list | tuple):
         yield path, str(value)
+        return
+    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _leaves(part, (*path, str(key)))

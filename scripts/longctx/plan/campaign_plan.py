@@ -111,7 +111,7 @@ def campaign_system(campaign: Campaign) -> System:
         headroom_tokens=recipe.max_model_len - longest,
         cpu_kv_gib=float(cpu_kv_gib) if cpu_kv_gib else None,
         aiter_version=recipe.versions.get("aiter"),
-        passes=campaign.passes,
+        passes=campaign.config.passes,
         scope=campaign.scope,
     )
     parallelism = Parallelism(

@@ -25,6 +25,9 @@ LABEL_SENTENCES = {
 }
 # The key of rows.parquet's metadata with a JSON list of sentences, one for each file that could not be read.
 DAMAGED = "damaged"
+# Those with a `source`, and all that must be there.
+SOURCED = {"rows": schemas.MEASUREMENTS, "servers": schemas.SERVERS}
+TABLES = SOURCED | {"summary": schemas.SUMMARY, "fits": schemas.FITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +51,18 @@ class CampaignResults:
     subtitle: str = ""
 
     @classmethod
-    def read(
-        cls,
-        campaign: Campaign,
-        *,
-        summary: Path,
-        fits: Path,
-        rows: Path,
-        servers: Path,
-        plan: Path,
-        validation: Sequence[Path] = (),
-    ) -> "CampaignResults":
-        """Read the tables of a campaign. A plan or a validation that is missing is left out, a damaged one is named.
+    def read(cls, campaign: Campaign, *, validation: Sequence[Path] = (), **tables: Path) -> "CampaignResults":
+        """Read the `tables` rows, servers, summary, fits and plan of a campaign, and its validations.
 
-        DataError where summary, fits, rows or servers cannot be read.
+        A plan or a validation that is missing is left out, a damaged one is named. DataError where another table
+        cannot be read.
         """
-        measured = parquet.read_rows(rows, schemas.MEASUREMENTS)
-        damaged = damaged_files(rows)
-        return cls(
-            name=campaign.name,
-            rows=measured,
-            servers=parquet.read_rows(servers, schemas.SERVERS),
-            summary=parquet.read_rows(summary, schemas.SUMMARY),
-            fits=parquet.read_rows(fits, schemas.FITS),
-            plan=read_tolerantly([plan], schemas.PLAN, damaged),
-            validation=read_tolerantly(validation, schemas.VALIDATION, damaged),
-            damaged=tuple(dict.fromkeys(damaged)),
-            recipe=campaign.config.plain(),
-            price=Price.from_campaign(campaign),
-            subtitle=subtitle(measured),
-        )
+        read: dict[str, Any] = {name: parquet.read_rows(tables[name], schema) for name, schema in TABLES.items()}
+        damaged = damaged_files(tables["rows"])
+        read["plan"] = read_tolerantly([tables["plan"]], schemas.PLAN, damaged)
+        read["validation"] = read_tolerantly(validation, schemas.VALIDATION, damaged)
+        read["price"], read["subtitle"] = Price.from_campaign(campaign), subtitle(read["rows"])
+        return cls(campaign.name, damaged=tuple(dict.fromkeys(damaged)), recipe=campaign.config.plain(), **read)
 
     def of_mode(self, mode: str) -> list[Row]:
         """Return the summary rows of a mode, shortest prompts first."""

@@ -3,6 +3,7 @@
 Only `collect_partial` reads journals: they tell what a point has whose Parquets are not there yet.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +63,10 @@ def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedR
     for point in campaign.points():
         if length in (None, point.length):
             rows = _point_rows(campaign, point, "measurements", collected.damaged)
-            other = _other_recipe(campaign, rows, rows[0]["source"]) if rows else None
-            collected.damaged.extend([other] if other else [])
-            collected.rows.extend([] if other else rows)
+            if rows and (other := _other_recipe(campaign, rows, rows[0]["source"])):
+                collected.damaged.append(other)
+            else:
+                collected.rows.extend(rows)
             collected.servers.extend(_point_rows(campaign, point, "servers", collected.damaged))
     collected.plan.extend(read_tolerantly([campaign.results / "plan.parquet"], schemas.PLAN, collected.damaged))
     return collected
@@ -101,8 +103,8 @@ def _other_recipe(campaign: Campaign, rows: Rows, source: Path | str) -> str | N
 
 def expected_requests(campaign: Campaign, points: Sequence[Point]) -> dict[tuple[str, int], int]:
     """Return how many requests that count each (mode, length) should have."""
-    expected: dict[tuple[str, int], int] = {}
+    expected: Counter[tuple[str, int]] = Counter()
     for point in points:
-        counted = [role in campaign_facet(point.mode).counted_roles for role, _ in campaign.requests(point)]
-        expected[point.mode, point.length] = expected.get((point.mode, point.length), 0) + sum(counted)
+        counted = campaign_facet(point.mode).counted_roles
+        expected[point.mode, point.length] += sum(role in counted for role, _ in campaign.requests(point))
     return expected

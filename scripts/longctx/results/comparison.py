@@ -13,10 +13,9 @@ significant only when tested alone). `lost`: asked of our run, which has no valu
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import ConfigError
@@ -74,15 +73,12 @@ def per_gpu(described: Description, metric: str, gpu_count: int | None) -> Descr
     return Description(described.n, described.mean * factor, described.std and described.std * factor)
 
 
-def compare_files(
-    ours: Path, against: Sequence[Path], *, threshold: float, confidence: float, normalise: bool
-) -> list[Comparison]:
+def compare_files(ours: Path, against: Sequence[Path], *, normalise: bool, **options: float) -> list[Comparison]:
     """Compare the run of one file with those of others, as `compare` does; ConfigError for GPUs that nobody counted."""
     mine, others = read_curve(ours), [read_curve(path) for path in against]
     if normalise and (unknown := [curve.source for curve in (mine, *others) if not curve.gpu_count]):
         raise ConfigError(f"--per-gpu: {', '.join(unknown)} does not say how many GPUs it ran on; compare without it")
-    options: dict[str, Any] = {"threshold": threshold, "confidence": confidence, "normalise": normalise}
-    return [compare(mine, other, **options) for other in others]
+    return [compare(mine, other, normalise=normalise, **options) for other in others]
 
 
 def compare(
@@ -96,32 +92,19 @@ def compare(
     """
     rows = list(_ratios(ours, theirs, confidence, normalise))
     proven = statistics.significant([row.ratio.p if row.ratio else None for row in rows], 1 - confidence)
-    judged = [
-        replace(row, verdict=_verdict(row.ratio, slowdown(row), threshold, sure)) if row.ratio else row
-        for row, sure in zip(rows, proven, strict=True)
-    ]
-    return Comparison(ours, theirs, threshold, confidence, normalise, tuple(judged))
+    judged = tuple(_judge(row, threshold, sure) for row, sure in zip(rows, proven, strict=True))
+    return Comparison(ours, theirs, threshold, confidence, normalise, judged)
 
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
-    """Yield every metric and length of the outer join of both runs; the verdict of a ratio is still open."""
-    on = ["mode", "length"]
-    left, right = (
-        pd.DataFrame([(point.mode, point.length, point) for point in curve.points], columns=[*on, "point"])
-        .astype({"mode": "string", "length": "int64"})
-        .drop_duplicates(on, keep="last")
-        for curve in (ours, theirs)
-    )
-    joined = left.merge(right, how="outer", on=on, suffixes=("_ours", "_theirs")).sort_values("length")
-    joined = joined.astype(object).where(joined.notna(), None)
-    for mode in MODES:
-        rows = list(joined[joined["mode"] == mode].itertuples(index=False, name=None))
-        for metric in METRICS:
-            for _, length, mine, other in rows:
-                a, a_unit = _values(mine, metric, ours, normalise)
-                b, b_unit = _values(other, metric, theirs, normalise)
-                if a.mean is None and b.mean is None:
-                    continue
+    """Yield every metric and length that either run has; the verdict of a ratio is still open."""
+    for mode, metric in product(MODES, METRICS):
+        left, right = ours.of_mode(mode), theirs.of_mode(mode)
+        for length in sorted({*left, *right}):
+            mine = left.get(length)
+            a, a_unit = _values(mine, metric, ours, normalise)
+            b, b_unit = _values(right.get(length), metric, theirs, normalise)
+            if a.mean is not None or b.mean is not None:
                 ratio = statistics.ratio(a, b, confidence, (a_unit, b_unit))
                 lost = mine is not None and getattr(mine, metric).mean is None
                 verdict = "lost" if lost else "only_theirs" if a.mean is None else "only_ours"
@@ -132,37 +115,36 @@ def _values(point: CurvePoint | None, metric: str, curve: RunCurve, normalise: b
     """Return a point's metric and the unit of its last printed digit, both per GPU if asked."""
     if point is None:
         return Description(), 0.0
-    described: Description = getattr(point, metric)
-    unit = point.rounding.get(metric, 0.0)
+    described, unit = getattr(point, metric), point.rounding.get(metric, 0.0)
     if not normalise:
         return described, unit
     rounded = per_gpu(Description(1, unit), metric, curve.gpu_count)
     return per_gpu(described, metric, curve.gpu_count), rounded.mean or 0.0
 
 
-def _verdict(ratio: Ratio, slower: float, threshold: float, significant: bool) -> str:
-    if 1 / (1 + threshold) <= slower <= 1 + threshold:
-        return "same"
+def _judge(row: Compared, threshold: float, significant: bool) -> Compared:
+    if (ratio := row.ratio) is None:
+        return row
+    if 1 / (1 + threshold) <= slowdown(row) <= 1 + threshold:
+        return replace(row, verdict="same")
     if significant:
-        return "slower" if slower > 1 else "faster"
+        return replace(row, verdict="slower" if slowdown(row) > 1 else "faster")
     inside = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
-    return "noise" if inside else "unproven"
+    return replace(row, verdict="noise" if inside else "unproven")
 
 
 def cautions(comparison: Comparison) -> list[str]:
     """Return what else than speed the two runs differ in, or what of their numbers is not real."""
-    ours, theirs = comparison.ours, comparison.theirs
-    sentences = []
+    ours, theirs, sentences = comparison.ours, comparison.theirs, []
     if ours.system != theirs.system and ours.system and theirs.system:
         sentences.append(f"Different systems: this run {ours.system}; the other {theirs.system}.")
     elif ours.synthetic_weights or theirs.synthetic_weights:
         both = ours.synthetic_weights and theirs.synthetic_weights
         which = "Both runs" if both else "This run" if ours.synthetic_weights else "The other run"
         sentences.append(f"{which} had random weights: speeds are real, outputs mean nothing.")
-    for mode in MODES:
-        if campaign_facet(mode).fills_kv and any(row.mode == mode and row.ratio for row in comparison.rows):
-            sentences.append(f"In {mode} the KV cache was filled, not prefilled.")
-    return sentences
+    shared = {row.mode for row in comparison.rows if row.ratio}
+    filled = [mode for mode in MODES if mode in shared and campaign_facet(mode).fills_kv]
+    return sentences + [f"In {mode} the KV cache was filled, not prefilled." for mode in filled]
 
 
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
@@ -172,11 +154,9 @@ def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
     if not slower:
         return f"No significant slowdown{tail}."
     comparison, worst = max(slower, key=lambda pair: slowdown(pair[1]))
-    many = "s" if len(slower) > 1 else ""
-    return (
-        f"{len(slower)} significant slowdown{many} beyond {comparison.threshold * 100:.3g}%; the worst is"
-        f" {slowdown(worst) - 1:.1%} in {_named(worst)} against {comparison.theirs.name}{tail}."
-    )
+    count = f"{len(slower)} significant slowdown{'s' if len(slower) > 1 else ''}"
+    most = f"{slowdown(worst) - 1:.1%} in {_named(worst)} against {comparison.theirs.name}"
+    return f"{count} beyond {comparison.threshold * 100:.3g}%; the worst is {most}{tail}."
 
 
 def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -194,9 +174,8 @@ def _named(row: Compared) -> str:
 
 def slowdown(row: Compared) -> float:
     """Return how many times slower ours is: TTFT ours / theirs, decode theirs / ours; 1 where one is missing."""
-    if row.ratio is None:
-        return 1.0
-    return row.ratio.value if row.metric == "ttft_s" else 1 / row.ratio.value
+    value = row.ratio.value if row.ratio else 1.0
+    return value if row.metric == "ttft_s" else 1 / value
 
 
 def to_text(comparisons: Sequence[Comparison]) -> str:
@@ -206,15 +185,12 @@ def to_text(comparisons: Sequence[Comparison]) -> str:
         lines.append(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
         lines += [f"  {text}" for text in cautions(comparison)]
         for row in comparison.rows:
-            if row.ratio is not None or row.verdict == "lost":
+            if (ratio := row.ratio) or row.verdict == "lost":
+                interval = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio and ratio.low is not None else "(no spread)"
+                told = f"{ratio.value:8.3f}  {interval:<16}" if ratio else f"{'':26}"
                 name = f"{row.mode} {METRICS[row.metric]}"
-                ratio = f"{row.ratio.value:8.3f}  {_interval(row.ratio):<16}" if row.ratio else f"{'':26}"
-                lines.append(f"  {name:<22} {format_length(row.length):>7}  {ratio}  {row.verdict}")
+                lines.append(f"  {name:<22} {format_length(row.length):>7}  {told}  {row.verdict}")
     return "\n".join([*lines, verdict_sentence(comparisons)])
-
-
-def _interval(ratio: Ratio) -> str:
-    return "(no spread)" if ratio.low is None else f"[{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
@@ -226,8 +202,7 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
             values = {"mode": row.mode, "length": row.length, "metric": row.metric, "verdict": row.verdict}
             for side, described in (("ours", row.ours), ("theirs", row.theirs)):
                 values |= {f"{side}_{name}": getattr(described, name) for name in ("mean", "std", "n")}
-            if row.ratio:
-                columns = {"ratio": "value", "ratio_low": "low", "ratio_high": "high", "p": "p"}
-                values |= {column: getattr(row.ratio, name) for column, name in columns.items()}
+            if ratio := row.ratio:
+                values |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high, "p": ratio.p}
             rows.append(other | values)
     return rows

@@ -63,43 +63,34 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
     """Return the curve of schemas.SUMMARY rows."""
     rows = list(summary)
     gpu, count = (next((row[key] for row in rows if row.get(key) is not None), None) for key in ("gpu", "gpu_count"))
-    return RunCurve(
-        name,
-        tuple(
-            CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
-            for row in rows
-        ),
-        gpu,
-        count and int(count),
-        any(row.get("synthetic_weights") for row in rows),
-        source,
-        limits_from_summary(rows),
+    points = tuple(
+        CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
+        for row in rows
     )
+    random = any(row.get("synthetic_weights") for row in rows)
+    return RunCurve(name, points, gpu, count and int(count), random, source, limits_from_summary(rows))
 
 
 def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:
     """Return the hardware's limits that schemas.SUMMARY rows carry, by prompt length (tokens)."""
     limits: dict[int, Limit] = {}
     for row in rows:
-        other_mode = limits.get(int(row["length"]), Limit(None, None))
-        ttft_s, decode_tok_s = row.get("ttft_bound_s"), row.get("decode_bound_tok_s")
-        limit = Limit(ttft_s or other_mode.ttft_s, decode_tok_s or other_mode.decode_tok_s)
+        other = limits.get(int(row["length"]), Limit(None, None))  # of another mode
+        limit = Limit(row.get("ttft_bound_s") or other.ttft_s, row.get("decode_bound_tok_s") or other.decode_tok_s)
         if limit != Limit(None, None):
             limits[int(row["length"])] = limit
     return limits
 
 
 def _described(row: Mapping[str, Any], metric: str) -> Description:
-    mean, std, n = row.get(f"{metric}_mean"), row.get(f"{metric}_std"), row.get(f"{metric}_n")
-    return Description(int(n or 0), mean, std)
+    return Description(int(row.get(f"{metric}_n") or 0), row.get(f"{metric}_mean"), row.get(f"{metric}_std"))
 
 
 def read_curve(path: Path | str) -> RunCurve:
     """Read summary.parquet, summary.csv or a published .csv; DataError says what the file lacks."""
     path = Path(path)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise DataError(f"compare: {path} {what}; name {ACCEPTED}")
+        raise DataError(f"compare: {path} {'is a folder' if path.is_dir() else 'does not exist'}; name {ACCEPTED}")
     run = path.parent.name or path.stem
     if path.suffix != ".csv":
         try:
@@ -124,15 +115,9 @@ def _published_curve(rows: Sequence[Mapping[str, str]], notes: Mapping[str, str]
     points = tuple(_published_point(row, notes.get("n"), path) for row in rows)
     prefilled = max((point.length for point in points if point.mode == COLD_MODE), default=0)
     system, count = published.system(notes, path), notes.get("gpu_count", "")
-    return RunCurve(
-        notes.get("name", path.stem),
-        points,
-        notes.get("gpu"),
-        int(count) if count.isdigit() else None,
-        notes.get("weights") == "random",
-        str(path),
-        published.system_limits(system, {point.length for point in points}, prefilled) if system else {},
-    )
+    limits = published.system_limits(system, {point.length for point in points}, prefilled) if system else {}
+    gpus, random = int(count) if count.isdigit() else None, notes.get("weights") == "random"
+    return RunCurve(notes.get("name", path.stem), points, notes.get("gpu"), gpus, random, str(path), limits)
 
 
 def _published_point(cells: Mapping[str, str], n: str | None, path: Path) -> CurvePoint:
@@ -142,8 +127,7 @@ def _published_point(cells: Mapping[str, str], n: str | None, path: Path) -> Cur
     count = int(row.get("n") or _number(n or "0", "n", path))
     ttft_s, decode_tok_s = (_described({**row, f"{metric}_n": count}, metric) for metric in METRICS)
     # The unit of a printed number's last digit: 0.01 of 18.44.
-    digits = {metric: len(cells[f"{metric}_mean"].strip().partition(".")[2]) for metric in METRICS}
-    rounding = {metric: float(10.0**-count) for metric, count in digits.items()}
+    rounding = {metric: 10.0 ** -len(cells[f"{metric}_mean"].strip().partition(".")[2]) for metric in METRICS}
     return CurvePoint(row.get("mode") or COLD_MODE, int(row["prompt_tokens"]), ttft_s, decode_tok_s, rounding)
 
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import yaml
 
 from longctx.campaign.campaign import Campaign
 from longctx.errors import DataError
-from longctx.results.campaign_results import DAMAGED, damaged_files
+from longctx.results.campaign_results import DAMAGED, SOURCED, damaged_files
 from longctx.results.collect import CollectedRows, expected_requests
 from longctx.results.cost import Price
 from longctx.results.fits import fits
-from longctx.results.frames import to_frame
 from longctx.results.summary import summarise
 from longctx.storage import atomic, parquet, schemas
 from longctx.storage.provenance import PARTIAL
@@ -35,18 +35,19 @@ def write_summary(campaign: Campaign, collected: CollectedRows, out: Path, lengt
         write_csv(out.with_suffix(".csv"), summary)
         parquet.write_rows(out.with_name("fits.parquet"), schemas.FITS, fits(summary), labels)
         damaged = {DAMAGED: json.dumps(collected.damaged)}
-        for name, schema, rows in (
-            ("rows.parquet", schemas.MEASUREMENTS, collected.rows),
-            ("servers.parquet", schemas.SERVERS, collected.servers),
-        ):
+        for name, schema in SOURCED.items():
             with_source = schema.append(pa.field("source", pa.string()))
-            parquet.write_rows(out.with_name(name), with_source, rows, labels | damaged)
+            parquet.write_rows(
+                out.with_name(f"{name}.parquet"), with_source, getattr(collected, name), labels | damaged
+            )
     parquet.write_rows(out, schemas.SUMMARY, summary, labels | ({PARTIAL: "true"} if collected.partial else {}))
 
 
 def write_csv(path: Path | str, summary: Iterable[Mapping[str, Any]]) -> None:
     """Write schemas.SUMMARY rows as CSV for spreadsheets: an empty cell is a missing value, lists are joined by ';'."""
-    frame = to_frame(summary, schemas.SUMMARY)
+    table = pa.Table.from_pylist(list(summary), schema=schemas.SUMMARY)
+    # Nullable columns: null is neither NaN nor 0, integers stay whole.
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
     for name in ("reasons", "hosts"):
         frame[name] = [";".join(values) if isinstance(values, Iterable) else "" for values in frame[name]]
     atomic.write_atomic(path, frame.to_csv(index=False, lineterminator="\n").encode())
@@ -54,14 +55,13 @@ def write_csv(path: Path | str, summary: Iterable[Mapping[str, Any]]) -> None:
 
 def export(campaign: Campaign, out: Path, *, figures: bool = True) -> None:
     """Copy a campaign whose summary was made into `out`; DataError where that summary left out a damaged file."""
-    tables = {"rows.parquet": schemas.MEASUREMENTS, "servers.parquet": schemas.SERVERS}
-    read = {name: parquet.read_rows(campaign.results / name, schema) for name, schema in tables.items()}
+    read = {name: parquet.read_rows(campaign.results / f"{name}.parquet", schema) for name, schema in SOURCED.items()}
     if damaged := damaged_files(campaign.results / "rows.parquet"):
         raise DataError(damaged[0])
     out.mkdir(parents=True, exist_ok=True)
-    for name, schema in tables.items():
+    for name, schema in SOURCED.items():
         known = [{column: row[column] for column in schema.names} for row in read[name]]
-        parquet.write_rows(out / name, schema, known, campaign.labels)
+        parquet.write_rows(out / f"{name}.parquet", schema, known, campaign.labels)
     (out / "recipe.yaml").write_text(yaml.safe_dump(campaign.config.plain(), sort_keys=False))
     for name in COPIED:
         shutil.copyfile(campaign.results / name, out / name)

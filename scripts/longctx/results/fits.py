@@ -9,8 +9,7 @@ from longctx.results import statistics
 from longctx.results.mode import Row, results_facet
 
 # Through two lengths any curve is perfect.
-FIT_RUNGS = 3
-LONG_FIT_RUNGS = 4
+FIT_RUNGS, LONG_FIT_RUNGS = 3, 4
 
 
 def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
@@ -24,39 +23,26 @@ def fits(summary: Sequence[Row]) -> list[dict[str, Any]]:
         rows = sorted((row for row in summary if row["mode"] == mode), key=lambda row: row["length"])
         timed = [row for row in rows if row["ttft_s_mean"]]
         if results_facet(mode).ttft_is_cold:
-            fitted += _power_law(timed, "ttft_power")
+            fitted += _fit(timed, "ttft_power")
             if len(timed) >= LONG_FIT_RUNGS + 2:
-                fitted += _power_law(timed[-LONG_FIT_RUNGS:], "ttft_power_long")
-        fitted += _decode_line([row for row in rows if row["decode_tok_s_mean"]])
+                fitted += _fit(timed[-LONG_FIT_RUNGS:], "ttft_power_long")
+        fitted += _fit([row for row in rows if row["decode_tok_s_mean"]], "decode_line")
     return fitted
 
 
-def _power_law(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
-    """Fit a line to the logarithms of length and TTFT."""
-    logs = [(math.log(row["length"]), math.log(row["ttft_s_mean"])) for row in rows]
-    line = statistics.fit_line([x for x, _ in logs], [y for _, y in logs])
+def _fit(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
+    """Fit a line to the decode steps, or to the logarithms of length and TTFT; `rows` go by ascending length."""
+    lengths = [row["length"] for row in rows]
+    if name == "decode_line":
+        line = statistics.fit_line(lengths, [1 / row["decode_tok_s_mean"] for row in rows])
+    else:
+        line = statistics.fit_line(list(map(math.log, lengths)), [math.log(row["ttft_s_mean"]) for row in rows])
     if line is None or len(rows) < FIT_RUNGS:
         return []
-    values = {"coefficient": math.exp(line.intercept), "exponent": line.slope, "exponent_std": line.slope_std}
-    return [_fit_row(rows, name, "ttft_s = coefficient * L ** exponent") | values | {"r2": line.r2}]
-
-
-def _decode_line(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    line = statistics.fit_line([row["length"] for row in rows], [1 / row["decode_tok_s_mean"] for row in rows])
-    if line is None or len(rows) < FIT_RUNGS:
-        return []
-    values = {"intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std, "r2": line.r2}
-    return [_fit_row(rows, "decode_line", "1 / decode = intercept_s + slope_s * L") | values]
-
-
-def _fit_row(rows: Sequence[Row], name: str, formula: str) -> dict[str, Any]:
-    """Return what every fit says of its rows, which go by ascending length."""
-    return {
-        "campaign": rows[0].get("campaign"),
-        "mode": rows[0]["mode"],
-        "name": name,
-        "formula": formula,
-        "n": len(rows),
-        "length_min": rows[0]["length"],
-        "length_max": rows[-1]["length"],
-    }
+    fitted = {"campaign": rows[0].get("campaign"), "mode": rows[0]["mode"], "name": name, "n": line.n, "r2": line.r2}
+    fitted |= {"length_min": lengths[0], "length_max": lengths[-1]}
+    if name == "decode_line":
+        fitted |= {"intercept_s": line.intercept, "slope_s": line.slope, "slope_std_s": line.slope_std}
+        return [fitted | {"formula": "1 / decode = intercept_s + slope_s * L"}]
+    fitted |= {"coefficient": math.exp(line.intercept), "exponent": line.slope, "exponent_std": line.slope_std}
+    return [fitted | {"formula": "ttft_s = coefficient * L ** exponent"}]

@@ -1,6 +1,7 @@
 """What a mode's rows mean to the summary; the answers of each mode lie in longctx/modes/<mode>/results.py."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from longctx.campaign.mode import load_facet
@@ -11,6 +12,7 @@ Row = Mapping[str, Any]
 METRICS = ("ttft_s", "prefill_s", "overhead_s", "decode_tok_s")
 
 
+@dataclass(frozen=True)
 class ResultsFacet:
     """What the summary may say of a mode. Defaults are those of cold prompts.
 
@@ -19,7 +21,7 @@ class ResultsFacet:
     """
 
     metrics: Sequence[str] = METRICS
-    ttft_is_cold = True
+    ttft_is_cold: bool = True
 
     def columns(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the mode's own columns of a summary row, from all rows of its length."""

@@ -88,9 +88,8 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     x_mean, y_mean = float(np.mean(x)), float(np.mean(y))
     # Centred: lengths that are far from 0 cost no digits.
     line = linregress(np.asarray(x) - x_mean, np.asarray(y) - y_mean)
-    slope = float(line.slope)
+    slope, slope_std = float(line.slope), float(line.stderr) if len(x) > 2 else None
     r2 = float(line.rvalue**2) if len(set(y)) > 1 else 1.0
-    slope_std = float(line.stderr) if len(x) > 2 else None
     return LinearFit(y_mean - slope * x_mean, slope, slope_std, r2, len(x))
 
 
@@ -99,7 +98,8 @@ def ratio(
 ) -> Ratio | None:
     """Return mean(a) / mean(b) of positive means with Welch's interval of the logarithm, or None without both means.
 
-    The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite.
+    The relative standard errors std / (sqrt(n) mean) add in squares; degrees of freedom by Welch and Satterthwaite, or
+    those of the only side that has a spread.
     A single value is taken to scatter like the other side's values, relative to its mean; two of them are untestable.
     rounding: the last digit's unit of either mean where it was read from a printed table; adds (unit / mean)^2 / 12.
     """
@@ -114,19 +114,15 @@ def ratio(
     variance = sum(parts) + sum((unit / mean) ** 2 / 12 for unit, mean in zip(rounding, (a.mean, b.mean), strict=True))
     if not variance:
         return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
-    freedom = _freedom(variance, parts, [n - 1 for cv, (_, _, n) in zip(cvs, sides, strict=True) if cv is not None])
+    freedoms = [n - 1 for cv, (_, _, n) in zip(cvs, sides, strict=True) if cv is not None]
+    freedom: float = freedoms[0]
+    if len(freedoms) > 1:
+        scatter = sum(part**2 / n for part, n in zip(parts, freedoms, strict=True))
+        freedom = variance**2 / scatter if scatter else MANY
     error = math.sqrt(variance)
     half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
     p = 2 * float(stdtr(freedom, -abs(math.log(value)) / error))
     return Ratio(value, value * math.exp(-min(half, 700)), value * math.exp(min(half, 700)), min(p, 1.0))
-
-
-def _freedom(variance: float, parts: Sequence[float], freedoms: Sequence[int]) -> float:
-    """Return Welch's and Satterthwaite's degrees of freedom, or those of the only side that has a spread."""
-    if len(freedoms) < len(parts):
-        return freedoms[0]
-    scatter = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
-    return variance**2 / scatter if scatter else MANY
 
 
 def significant(p_values: Sequence[float | None], level: float) -> list[bool]:

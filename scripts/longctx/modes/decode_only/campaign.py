@@ -30,12 +30,10 @@ class DecodeOnlyCampaign(CampaignFacet):
         return 0
 
     def identity(self, config: CampaignConfig) -> dict[str, Any]:
-        section = config.decode_only
-        return {"fill": [section.fill_mean, section.fill_std]}
+        return {"fill": [config.decode_only.fill_mean, config.decode_only.fill_std]}
 
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
-        section = config.decode_only
-        fill = {"fill_mean": section.fill_mean, "fill_std": section.fill_std}
+        fill = config.decode_only.model_dump(include={"fill_mean", "fill_std"})
         return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": fill}
 
 

@@ -2,12 +2,5 @@
 
 from longctx.results.mode import ResultsFacet
 
-
-class DecodeOnlyResults(ResultsFacet):
-    """Nothing is prefilled, so decode throughput is all there is."""
-
-    metrics = ("decode_tok_s",)
-    ttft_is_cold = False
-
-
-FACET = DecodeOnlyResults()
+# Nothing is prefilled, so decode throughput is all there is.
+FACET = ResultsFacet(metrics=("decode_tok_s",), ttft_is_cold=False)

@@ -12,8 +12,6 @@ from longctx.storage.schemas import Role, Status
 class ReuseResults(ResultsFacet):
     """The cold request of a point, which makes the prefix resident, is no query: it gives prefix_ttft_s_mean."""
 
-    ttft_is_cold = False
-
     def columns(self, rows: Sequence[Row]) -> dict[str, Any]:
         resident = [row.get("ttft_s") for row in rows if row["role"] == Role.COLD and row["status"] == Status.OK]
         return {"prefix_ttft_s_mean": statistics.describe(resident).mean}
@@ -22,4 +20,4 @@ class ReuseResults(ResultsFacet):
         return {"usd_per_query": price.usd(cost.query_s(summary))}
 
 
-FACET = ReuseResults()
+FACET = ReuseResults(ttft_is_cold=False)
