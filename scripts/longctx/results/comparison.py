@@ -13,9 +13,10 @@ significant only when tested alone). `lost`: asked of our run, which has no valu
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import ConfigError
@@ -97,14 +98,24 @@ def compare(
 
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
-    """Yield every metric and length that either run has; the verdict of a ratio is still open."""
-    for mode, metric in product(MODES, METRICS):
-        left, right = ours.of_mode(mode), theirs.of_mode(mode)
-        for length in sorted({*left, *right}):
-            mine = left.get(length)
-            a, a_unit = _values(mine, metric, ours, normalise)
-            b, b_unit = _values(right.get(length), metric, theirs, normalise)
-            if a.mean is not None or b.mean is not None:
+    """Yield every metric and length of the outer join of both runs; the verdict of a ratio is still open."""
+    on = ["mode", "length"]
+    left, right = (
+        pd.DataFrame([(point.mode, point.length, point) for point in curve.points], columns=[*on, "point"])
+        .astype({"mode": "string", "length": "int64"})
+        .drop_duplicates(on, keep="last")
+        for curve in (ours, theirs)
+    )
+    joined = left.merge(right, how="outer", on=on, suffixes=("_ours", "_theirs")).sort_values("length")
+    joined = joined.astype(object).where(joined.notna(), None)
+    for mode in MODES:
+        rows = list(joined[joined["mode"] == mode].itertuples(index=False, name=None))
+        for metric in METRICS:
+            for _, length, mine, other in rows:
+                a, a_unit = _values(mine, metric, ours, normalise)
+                b, b_unit = _values(other, metric, theirs, normalise)
+                if a.mean is None and b.mean is None:
+                    continue
                 ratio = statistics.ratio(a, b, confidence, (a_unit, b_unit))
                 lost = mine is not None and getattr(mine, metric).mean is None
                 verdict = "lost" if lost else "only_theirs" if a.mean is None else "only_ours"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import yaml
 
@@ -16,6 +15,7 @@ from longctx.results.campaign_results import DAMAGED, SOURCED, damaged_files
 from longctx.results.collect import CollectedRows, expected_requests
 from longctx.results.cost import Price
 from longctx.results.fits import fits
+from longctx.results.frames import to_frame
 from longctx.results.summary import summarise
 from longctx.storage import atomic, parquet, schemas
 from longctx.storage.provenance import PARTIAL
@@ -45,9 +45,7 @@ def write_summary(campaign: Campaign, collected: CollectedRows, out: Path, lengt
 
 def write_csv(path: Path | str, summary: Iterable[Mapping[str, Any]]) -> None:
     """Write schemas.SUMMARY rows as CSV for spreadsheets: an empty cell is a missing value, lists are joined by ';'."""
-    table = pa.Table.from_pylist(list(summary), schema=schemas.SUMMARY)
-    # Nullable columns: null is neither NaN nor 0, integers stay whole.
-    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    frame = to_frame(summary, schemas.SUMMARY)
     for name in ("reasons", "hosts"):
         frame[name] = [";".join(values) if isinstance(values, Iterable) else "" for values in frame[name]]
     atomic.write_atomic(path, frame.to_csv(index=False, lineterminator="\n").encode())

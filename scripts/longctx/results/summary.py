@@ -6,22 +6,28 @@ give values; `n` counts them and `<metric>_n` the values behind each mean.
 Nothing is dropped for being far off: outliers are counted.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain, product
+from itertools import product
 from typing import Any
+
+import pandas as pd
 
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import DataError
 from longctx.lengths import format_length
 from longctx.results import statistics
 from longctx.results.cost import Price
+from longctx.results.frames import to_frame, to_rows
 from longctx.results.mode import METRICS, Row, results_facet
 from longctx.storage import schemas
 from longctx.storage.schemas import Role, Status
 
 Key = tuple[str, int]
+
+KEY = ["mode", "length"]
 
 
 def summarise(
@@ -37,67 +43,74 @@ def summarise(
     check_identity(rows)
     keys = {*((row["mode"], row["length"]) for row in rows), *expected}
     points = sorted(keys, key=lambda key: (MODES.index(key[0]), key[1]))
-    groups, plan_rows, summarised = _by_point(rows), list(plan_rows), []
-    for mode, length in points:
-        group, facet = groups[mode, length], results_facet(mode)
-        row = dict.fromkeys(schemas.SUMMARY.names) | {"mode": mode, "length": length}
-        row |= _aggregates(group, expected.get((mode, length), 0))
-        row |= _bounds(row, plan_rows) | facet.columns(group)
+    if not points:
+        return []
+    summary = pd.DataFrame(points, columns=KEY, dtype=object).assign(**_aggregates(rows, points, expected))
+    summary = _with_bounds(to_frame(to_rows(summary, schemas.SUMMARY), schemas.SUMMARY), plan_rows)
+    summarised = to_rows(summary, schemas.SUMMARY)
+    for row in summarised:
+        facet = results_facet(row["mode"])
+        row |= facet.columns([one for one in rows if all(one[name] == row[name] for name in KEY)])
         if price:
             decode_s_per_mtok = 1e6 / row["decode_tok_s_mean"] if row["decode_tok_s_mean"] else None
             row |= {"usd_per_mtok_out": price.usd(decode_s_per_mtok), **facet.costs(row, price)}
-        summarised.append(row)
     return summarised
 
 
-def _by_point(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    groups: dict[Key, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["mode"], row["length"]].append(row)
-    return groups
+def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Key, int]) -> dict[str, list[Any]]:
+    """Return the columns of the summary that are made from rows alone, each with one value per point."""
+    frame = _value_frame(rows)
+    ok = frame[frame["counted"] & (frame["status"] == str(Status.OK))]
+    far = Counter((row["mode"], row["length"]) for row in outlier_rows(rows))
 
+    def aggregate(part: pd.DataFrame, column: str, function: Callable[[list[Any]], Any]) -> list[Any]:
+        """Return `function` of a column's values at each point; it gets none where `part` lacks the point."""
+        groups = dict(iter(part.groupby(KEY)[column]))
+        return [function(groups[key].dropna().tolist() if key in groups else []) for key in points]
 
-def _aggregates(rows: Sequence[Row], expected: int) -> dict[str, Any]:
-    """Return the columns of the summary that are made from the rows of one mode and length alone."""
-    counted = list(filter(_counts, rows))
-    ok = [row for row in counted if row["status"] == Status.OK]
-    status = Counter(row["status"] for row in rows)
-    summary: dict[str, Any] = {"n": len(ok), "n_missing": max(0, expected - len(counted))}
-    summary |= {"n_failed": status[Status.FAILED], "n_doubtful": status[Status.DOUBTFUL]}
-    summary |= {"n_outliers": len(outlier_rows(rows)), "hosts": sorted(set(_known(ok, "host")))}
-    summary["reasons"] = sorted({reason for row in rows for reason in reasons_of(row)})
-    summary["cached_tokens_min"] = min(_known(ok, "cached_tokens"), default=None)
+    counted = aggregate(frame[frame["counted"]], "status", len)
+    columns = {
+        "n": aggregate(ok, "status", len),
+        "n_failed": aggregate(frame[frame["status"] == str(Status.FAILED)], "status", len),
+        "n_doubtful": aggregate(frame[frame["status"] == str(Status.DOUBTFUL)], "status", len),
+        "n_missing": [max(0, expected.get(key, 0) - n) for key, n in zip(points, counted, strict=True)],
+        "n_outliers": [far[key] for key in points],
+        "reasons": aggregate(frame.explode("reasons"), "reasons", lambda values: sorted(set(values))),
+        "hosts": aggregate(ok, "host", lambda values: sorted(set(values))),
+        "cached_tokens_min": aggregate(ok, "cached_tokens", lambda values: min(values, default=None)),
+    }
     for name in ("synthetic_weights", "filled_kv"):
-        summary[name] = any(_known(rows, name)) or None
+        columns[name] = aggregate(frame, name, lambda values: any(values) or None)
     for name in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):
-        summary[name] = next(iter(_known([*ok, *rows], name)), None)
+        columns[name] = aggregate(pd.concat([ok, frame]), name, lambda values: next(iter(values), None))
     for metric in METRICS:
-        described = asdict(statistics.describe(_values(ok, metric)))
-        summary |= {f"{metric}_{name}": value for name, value in described.items()}
-    energy = [_energy(row) for row in ok]
-    return summary | {name: statistics.describe(row[name] for row in energy).mean for name in chain(*energy[:1])}
+        described = pd.DataFrame([asdict(one) for one in aggregate(ok, metric, statistics.describe)], dtype=object)
+        columns |= {f"{metric}_{name}": described[name].tolist() for name in described}
+    energy = _energy(ok)
+    for name in energy:
+        columns[name] = aggregate(ok.assign(**energy), name, lambda values: statistics.describe(values).mean)
+    return columns
 
 
-def _counts(row: Row) -> bool:
-    return row["role"] in campaign_facet(row["mode"]).counted_roles
+def _value_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows as a frame that says which are `counted`; a metric is null where it is no value of its mode."""
+    frame = to_frame(rows, schemas.MEASUREMENTS)
+    frame["reasons"] = pd.Series([reasons_of(row) for row in rows], dtype=object)
+    frame["counted"] = pd.Series([row["role"] in campaign_facet(row["mode"]).counted_roles for row in rows], dtype=bool)
+    for metric in METRICS:
+        valid = [row["status"] == Status.OK and metric in results_facet(row["mode"]).metrics for row in rows]
+        frame[metric] = frame[metric].where(pd.Series(valid, dtype=bool))
+    return frame
 
 
-def _known(rows: Iterable[Row], name: str) -> list[Any]:
-    return [row[name] for row in rows if row.get(name) is not None]
-
-
-def _values(rows: Sequence[Row], metric: str) -> list[float | None]:
-    """Return a metric of each row, None where it is no value of the row's mode."""
-    ok = (row["status"] == Status.OK and metric in results_facet(row["mode"]).metrics for row in rows)
-    return [row.get(metric) if valid else None for row, valid in zip(rows, ok, strict=True)]
-
-
-def outlier_rows(rows: Iterable[Row]) -> list[Row]:
+def outlier_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows whose TTFT or decode throughput stands out among the others of their mode and length."""
+    frame = _value_frame(rows)
     far: list[Row] = []
-    for group in _by_point(filter(_counts, rows)).values():
-        marks = [statistics.outliers(_values(group, metric)) for metric in ("ttft_s", "decode_tok_s")]
-        far += [row for row, *found in zip(group, *marks, strict=True) if any(found)]
+    for _, group in frame[frame["counted"]].groupby(KEY, sort=False):
+        values = group[["ttft_s", "decode_tok_s"]].to_numpy(float, na_value=math.nan)
+        marks = zip(*map(statistics.outliers, values.T.tolist()), strict=True)
+        far += [rows[index] for index, found in zip(group.index, marks, strict=True) if any(found)]
     return far
 
 
@@ -106,34 +119,36 @@ def reasons_of(row: Row) -> list[str]:
     return list(row.get("reasons") or ([row["reason"]] if row.get("reason") else []))
 
 
-def _bounds(row: Row, plan_rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the plan's bounds and measured / bound, those that are known."""
-    bounds: dict[str, float | None] = {}
-    # Decode is bounded alike in every mode, so any mode's plan row of the length serves.
-    of_length = [one for one in plan_rows if one["length"] == row["length"]]
-    for metric, bound in (("ttft", "ttft_bound_s"), ("decode", "decode_bound_tok_s")):
-        planned = _known(of_length, bound)
-        if planned and (metric == "decode" or results_facet(row["mode"]).ttft_is_cold):
-            measured = row[bound.replace("_bound", "") + "_mean"]
-            bounds |= {bound: planned[0], f"{metric}_over_bound": measured and measured / planned[0]}
-    return bounds
+def _with_bounds(summary: pd.DataFrame, plan_rows: Iterable[Row]) -> pd.DataFrame:
+    """Return the summary with the plan's bounds and measured / bound.
+
+    Decode is bounded alike in every mode, so any mode's plan row of the length serves.
+    """
+    bounds = ["ttft_bound_s", "decode_bound_tok_s"]
+    plan = to_frame(plan_rows, schemas.PLAN).groupby("length")[bounds].first()
+    summary = summary.drop(columns=bounds).merge(plan, how="left", left_on="length", right_index=True)
+    cold = pd.Series([results_facet(mode).ttft_is_cold for mode in summary["mode"]], dtype=bool)
+    summary["ttft_bound_s"] = summary["ttft_bound_s"].where(cold)
+    summary["ttft_over_bound"] = summary["ttft_s_mean"] / summary["ttft_bound_s"]
+    summary["decode_over_bound"] = summary["decode_tok_s_mean"] / summary["decode_bound_tok_s"]
+    return summary
 
 
-def _energy(row: Row) -> dict[str, float | None]:
-    """Return J of a request; J per token that it computed (prompt - cached + output); and, apart, J per such prompt
-    token until the first token and J per output token after it."""
-    energy, decode, output = row.get("energy_j"), row.get("energy_decode_j"), row.get("completion_tokens") or 0
-    computed = (row.get("prompt_tokens") or 0) - (row.get("cached_tokens") or 0)
-    # A filled cache computed none of its prompt: the energy until its first token belongs to no token.
-    computed, tokens = (computed, computed + output) if campaign_facet(row["mode"]).measures_ttft else (0, 0)
+def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return J of each request; J per token that it computed (prompt - cached + output); and, apart, J per such prompt
+    token until the first token and J per output token after it.
+
+    A filled cache computed none of its prompt: the energy until its first token belongs to no token.
+    """
+    energy, decode, output = ok["energy_j"], ok["energy_decode_j"], ok["completion_tokens"]
+    prefilled = pd.Series([campaign_facet(mode).measures_ttft for mode in ok["mode"]], index=ok.index, dtype=bool)
+    compiled = pd.Series(["compiled" in marks for marks in ok["reasons"]], index=ok.index, dtype=bool)
+    computed = (ok["prompt_tokens"].fillna(0) - ok["cached_tokens"].fillna(0)).where(prefilled)
     # One that compiled a kernel perhaps did so while decoding.
-    decoded = 0 if "compiled" in reasons_of(row) else output - 1
-    prefill = None if energy is None or decode is None else energy - decode
-    shares = {"token": (energy, tokens), "prompt_token": (prefill, computed), "output_token": (decode, decoded)}
-    columns = {"energy_j_mean": energy, "power_gap_s_mean": row.get("power_gap_s")}
-    for name, (joules, count) in shares.items():
-        columns[f"energy_j_per_{name}"] = joules / count if joules is not None and count > 0 else None
-    return columns
+    tokens = {"token": computed + output.fillna(0), "prompt_token": computed, "output_token": (output - 1)[~compiled]}
+    joules = {"token": energy, "prompt_token": energy - decode, "output_token": decode}
+    columns = {f"energy_j_per_{name}": joules[name] / count.where(count > 0) for name, count in tokens.items()}
+    return columns | {"energy_j_mean": energy, "power_gap_s_mean": ok["power_gap_s"]}
 
 
 def check_identity(rows: Iterable[Row]) -> None:
@@ -164,10 +179,10 @@ def per_host(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
     The std is run to run on one host; how the means differ is node to node. The two are never pooled here.
     """
-    found, names = [], ("n", "ttft_s_mean", "ttft_s_std", "decode_tok_s_mean", "decode_tok_s_std")
-    for (mode, length), group in sorted(_by_point(filter(_counts, rows)).items()):
-        hosts = sorted({row.get("host") or "unknown" for row in group if row["status"] == Status.OK})
-        for host in hosts if len(hosts) > 1 else ():
-            described = _aggregates([row for row in group if (row.get("host") or "unknown") == host], 0)
-            found.append({"mode": mode, "length": length, "host": host} | {name: described[name] for name in names})
-    return found
+    frame = _value_frame(rows)
+    ok = frame[frame["counted"] & (frame["status"] == str(Status.OK))].fillna({"host": "unknown"})
+    metrics = {f"{name}_{what}": (name, what) for name in ("ttft_s", "decode_tok_s") for what in ("mean", "std")}
+    hosts = ok.groupby([*KEY, "host"]).agg(n=("status", "size"), **metrics).reset_index()
+    hosts = hosts[hosts.groupby(KEY)["host"].transform("size") > 1]
+    records: list[dict[str, Any]] = hosts.astype(object).where(hosts.notna(), None).to_dict("records")
+    return records
