@@ -5,52 +5,10 @@ for Kimi Linear, flash-linear-attention; the tests compare them with the counts 
 shapes follow vLLM (model_executor/layers/mamba/mamba_utils.py).
 """
 
-from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from longctx.model.fields import Fields
-from longctx.model.layers import Attention, Layer, State
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A mixer (attention or linear) or a feed-forward block: its parameters and what it caches."""
-
-    parameters: int
-    active: int
-    replicated: int = 0
-    experts: int = 0
-    experts_active: int = 0
-    width: int = 0
-    sharded_widths: tuple[int, ...] = ()
-    attention: Attention | None = None
-    state: State | None = None
-
-
-NOTHING = Block(0, 0)
-
-
-def make_layer(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
-    return Layer(
-        kind=kind,
-        count=1,
-        attention=mixer.attention,
-        state=mixer.state,
-        parameters=mixer.parameters + ffn.parameters + norms,
-        parameters_active=mixer.active + ffn.active + norms,
-        parameters_replicated=mixer.replicated + ffn.replicated + norms,
-        parameters_mixer=mixer.parameters,
-        parameters_experts=ffn.experts,
-        parameters_experts_active=ffn.experts_active,
-        width=max(mixer.width, ffn.width),
-        sharded_widths=ffn.sharded_widths,
-    )
-
-
-def merge_equal(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with runs of equal ones as one layer each, whose count is the run's length."""
-    return tuple(replace(layer, count=len(list(run))) for layer, run in groupby(layers))
+from longctx.model.layers import Attention, Block, State
 
 
 def gqa(
@@ -75,21 +33,18 @@ def gqa(
     kv_heads = fields.count("num_key_value_heads", **({"default": heads} if mha else {}))
     if heads % kv_heads:
         raise fields.fail("num_key_value_heads", f"is {kv_heads}", f"it must divide num_attention_heads ({heads})")
-    dim = _head_dim(fields, hidden, heads, own_dim)
+    if own_dim or fields.has("head_dim"):
+        dim = fields.count("head_dim", "attention_head_dim")
+    elif hidden % heads:
+        raise fields.fail("head_dim", "is missing", f"hidden_size ({hidden}) is no multiple of the {heads} heads")
+    else:
+        dim = hidden // heads
     query, keys = heads * dim * (2 if gated else 1), kv_heads * dim
     norm = {"": 0, "head": 2 * dim, "layer": heads * dim + keys}[qk_norm]
     parameters = hidden * (query + 2 * keys) + heads * dim * hidden
     parameters += (query + 2 * keys) * qkv_bias + hidden * out_bias + norm + heads * sinks
     attention = Attention("gqa", heads, kv_heads, dim, dim, 2 * keys, window, chunked)
-    return Block(parameters, parameters, replicated=norm, width=query + 2 * keys + heads * dim, attention=attention)
-
-
-def _head_dim(fields: Fields, hidden: int, heads: int, own_dim: bool) -> int:
-    if own_dim or fields.has("head_dim"):
-        return fields.count("head_dim", "attention_head_dim")
-    if hidden % heads:
-        raise fields.fail("head_dim", "is missing", f"hidden_size ({hidden}) is no multiple of the {heads} heads")
-    return hidden // heads
+    return Block(parameters, replicated=norm, width=query + 2 * keys + heads * dim, attention=attention)
 
 
 def biases(fields: Fields) -> dict[str, Any]:
@@ -131,7 +86,7 @@ def mla(fields: Fields) -> Block:
     fields.refuse("attention_bias", "a bias in latent attention")
     parameters = down + query + rank * heads * (nope + v_dim) + heads * v_dim * hidden
     attention = Attention("mla", heads, 1, qk_dim, v_dim, rank + rope)
-    return Block(parameters, parameters, replicated=down, width=heads * (2 * qk_dim + v_dim), attention=attention)
+    return Block(parameters, replicated=down, width=heads * (2 * qk_dim + v_dim), attention=attention)
 
 
 def kda(fields: Fields, dtype_bytes: int) -> Block:
@@ -143,7 +98,7 @@ def kda(fields: Fields, dtype_bytes: int) -> Block:
     small = inner + heads + dim  # dt_bias, A_log, output norm
     parameters = 4 * hidden * inner + 3 * inner * kernel + gates + hidden * heads + small
     state = State("kda", 3 * inner * (kernel - 1), heads * dim * dim, dtype_bytes, 4)
-    return Block(parameters, parameters, replicated=2 * hidden * dim + dim, width=4 * inner, state=state)
+    return Block(parameters, replicated=2 * hidden * dim + dim, width=4 * inner, state=state)
 
 
 def gdn(fields: Fields, dtype_bytes: int) -> Block:
@@ -156,7 +111,7 @@ def gdn(fields: Fields, dtype_bytes: int) -> Block:
     parameters = hidden * (conv + value + 2 * v_heads) + conv * kernel + 2 * v_heads + v_dim + value * hidden
     recurrent = 4 if fields.get("mamba_ssm_dtype", default="auto") == "float32" else dtype_bytes
     state = State("gdn", conv * (kernel - 1), v_heads * k_dim * v_dim, dtype_bytes, recurrent)
-    return Block(parameters, parameters, replicated=v_dim, width=conv + value, state=state)
+    return Block(parameters, replicated=v_dim, width=conv + value, state=state)
 
 
 def mamba2(
@@ -173,7 +128,7 @@ def mamba2(
     parameters = hidden * (inner + conv + heads) + conv * (kernel + conv_bias) + 3 * heads + inner * hidden
     parameters += inner * norm + (inner + conv + heads + hidden) * bias
     state = State("mamba2", conv * (kernel - 1), inner * state_size, dtype_bytes, recurrent_bytes or dtype_bytes)
-    return Block(parameters, parameters, replicated=inner * norm, width=inner + conv, state=state)
+    return Block(parameters, replicated=inner * norm, width=inner + conv, state=state)
 
 
 def mamba1(fields: Fields, dtype_bytes: int) -> Block:
@@ -187,13 +142,13 @@ def mamba1(fields: Fields, dtype_bytes: int) -> Block:
     parameters += inner * fields.flag("mamba_conv_bias", True)
     parameters += (2 * inner + hidden) * fields.flag("mamba_proj_bias", False)
     state = State("mamba1", inner * (kernel - 1), inner * n, dtype_bytes, dtype_bytes)
-    return Block(parameters, parameters, replicated=rank + 2 * n, width=3 * inner, state=state)
+    return Block(parameters, replicated=rank + 2 * n, width=3 * inner, state=state)
 
 
 def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Block:
     hidden = fields.count("hidden_size")
     parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
-    return Block(parameters, parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
+    return Block(parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
 
 
 def moe(
@@ -201,25 +156,17 @@ def moe(
     experts: int,
     used: int,
     inner: int,
-    *,
     shared: int = 0,
     extra: int = 0,
     matrices: int = 3,
-    expert_bias: bool = False,
+    bias: int = 0,
 ) -> Block:
     """Return routed experts of width `inner`, a shared one of width `shared`, and a router with `extra` parameters."""
     hidden = fields.count("hidden_size")
     if used > experts:
         raise fields.fail("num_experts_per_tok", f"is {used}", f"there are only {experts} experts")
-    expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * expert_bias
+    expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * bias
     router = hidden * experts + extra
-    always = router + matrices * hidden * shared
-    return Block(
-        experts * expert + always,
-        used * expert + always,
-        replicated=router,
-        experts=experts * expert,
-        experts_active=used * expert,
-        width=(matrices - 1) * (used * inner + shared),
-        sharded_widths=(inner, shared) if shared else (inner,),
-    )
+    parameters = experts * expert + router + matrices * hidden * shared
+    width, widths = (matrices - 1) * (used * inner + shared), (inner, shared) if shared else (inner,)
+    return Block(parameters, router, experts * expert, used * expert, width, widths)

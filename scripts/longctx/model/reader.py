@@ -4,11 +4,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from longctx.errors import GeometryError
-from longctx.model.blocks import merge_equal
 from longctx.model.families import CLASS_DEFAULTS, FAMILIES
 from longctx.model.fields import REQUIRED, Fields
 from longctx.model.geometry import Geometry
@@ -22,12 +22,12 @@ def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     Those of resources/models are named by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine
     without the model can plan. `revision` is of a cached model (None: its main branch).
     """
-    path = Path(source).expanduser()
+    path, name = Path(source).expanduser(), str(source)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        path = _cached_config(str(source), revision) or _shipped_config(str(source))
+        path = _cached_config(name, revision) or _shipped_config(name)
     config = _read_json(path)
-    return build_geometry(config, name=config.get("longctx_name") or str(source))
+    return build_geometry(config, config.get("longctx_name") or name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -62,10 +62,11 @@ def _is_model_id(name: str) -> bool:
 
 
 def _shipped_config(name: str) -> Path:
-    for path in sorted(MODELS_DIR.glob("*.json")):
+    shipped = sorted(MODELS_DIR.glob("*.json"))
+    for path in shipped:
         if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
             return path
-    known = ", ".join(sorted(path.stem for path in MODELS_DIR.glob("*.json")))
+    known = ", ".join(path.stem for path in shipped)
     get = f"; fetch it first: hf download {name} config.json" if _is_model_id(name) else ""
     raise GeometryError(
         f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}{get}"
@@ -106,22 +107,16 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     if model_type not in FAMILIES:
         raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
     dtype_bytes = fields.dtype_bytes()
-    layers = merge_equal(FAMILIES[model_type](fields, dtype_bytes))
-    table = fields.count("vocab_size") * fields.count("hidden_size")
+    runs = groupby(FAMILIES[model_type](fields, dtype_bytes))
+    layers = tuple(replace(layer, count=len(list(run))) for layer, run in runs)
+    vocab_size, hidden_size = fields.count("vocab_size"), fields.count("hidden_size")
+    table = vocab_size * hidden_size
+    head = 0 if fields.flag("tie_word_embeddings", False) else table
+    max_position = fields.get("max_position_embeddings", "model_max_length", default=None)
+    stored = weight_bytes(fields, dtype_bytes)
     if any(fields.get(key, default=0) for key in _MTP):
         notes = (*notes, "multi-token-prediction layers are not counted")
-    geometry = Geometry(
-        name=name,
-        model_type=model_type,
-        layers=layers,
-        vocab_size=fields.count("vocab_size"),
-        hidden_size=fields.count("hidden_size"),
-        embedding_parameters=table,
-        head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
-        dtype_bytes=dtype_bytes,
-        stored=weight_bytes(fields, dtype_bytes),
-        max_position=fields.get("max_position_embeddings", "model_max_length", default=None),
-        notes=notes,
-    )
     fields.refuse_unread(model_type)
-    return geometry
+    return Geometry(
+        name, model_type, layers, vocab_size, hidden_size, table, head, dtype_bytes, stored, max_position, notes
+    )

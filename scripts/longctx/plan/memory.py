@@ -57,7 +57,7 @@ def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
 
 def _check_fp8_blocks(layer: Layer, block: int, tensor: int) -> None:
     """Raise where a rank's share of a feed-forward width is no whole number of FP8 blocks (vLLM, fp8_utils.py)."""
-    for width in layer.sharded_widths:
+    for width in layer.ffn.sharded_widths:
         if block and (width % tensor or width // tensor % block):
             raise ConfigError(
                 f"tensor_parallel_size: {tensor} leaves {width / tensor:g} of a feed-forward width of {width} per rank,"
