@@ -12,7 +12,7 @@ from longctx.campaign.point import Point
 from longctx.errors import ConfigError, DataError, GeometryError, LongctxError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
-from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.hardware import AXES, Parallelism, load_hardware
 from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points
 from longctx.plan.system import Settings, System
@@ -114,34 +114,22 @@ def campaign_system(campaign: Campaign) -> System:
         passes=campaign.passes,
         scope=campaign.scope,
     )
-    parallelism = Parallelism(
-        tensor=recipe.tensor_parallel_size,
-        pipeline=recipe.pipeline_parallel_size,
-        decode_context=recipe.decode_context_parallel_size,
-        data=recipe.data_parallel_size,
-    )
+    split = Parallelism(**{axis: getattr(recipe, f"{axis}_parallel_size") for axis in AXES})
     node = load_hardware(hardware.gpu, hardware.count) if hardware else None
-    return System(_geometry(campaign), node, parallelism, settings)
+    return System(_geometry(campaign), node, split, settings)
 
 
 def _geometry(campaign: Campaign) -> Geometry:
     """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
     model = campaign.config.model
-    if model.source == "synthetic":
-        return _synthetic_geometry(campaign)
+    if model.source == "synthetic":  # the model that rule `model` makes from the same arguments, made already or not
+        option, value = campaign.model_arguments
+        made = None if option == "--from-config" else TINY_LLAMA | json.loads(value)
+        geometry = build_geometry(made, "a tiny Llama") if made else read_geometry(value)
+        return replace(geometry, name=f"{geometry.name} (random weights)")
     if model.geometry:
         return read_geometry(ROOT / model.geometry)
     try:
         return read_geometry(campaign.model_path, model.revision)
     except GeometryError as error:
         raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
-
-
-def _synthetic_geometry(campaign: Campaign) -> Geometry:
-    """Return the geometry of the model that rule `model` makes from the same arguments, made already or not."""
-    option, value = campaign.model_arguments
-    if option == "--from-config":
-        geometry = read_geometry(value)
-    else:
-        geometry = build_geometry(TINY_LLAMA | json.loads(value), "a tiny Llama")
-    return replace(geometry, name=f"{geometry.name} (random weights)")

@@ -5,7 +5,7 @@ Pure arithmetic over a `System`, a forecast and the modes' own costs. Rows are o
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from longctx.campaign.mode import campaign_facet
@@ -21,6 +21,8 @@ from longctx.units import GIB
 DECODE_SHARE_OF_BOUND = 0.6
 DECODE_STEP_S = 0.004
 GPU_START_S, CPU_START_S = 240.0, 60.0  # weights, graphs and warm-up of one server, where nothing was measured
+
+_ESTIMATED = ("est_ttft_s", "est_ttft_low_s", "est_ttft_high_s", "est_source")  # the fields of an Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,11 @@ class Planner:
         """Return a schemas.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
         system, facet = self.system, campaign_facet(mode)
         memory, has_bounds = system.memory(), system.hardware is not None
-        reason, remedy = self._refusal(length, memory)
+        reason, remedy = None, system.aiter_problem(length)
+        if memory is not None and not system.holds(length):
+            reason, remedy = "does_not_fit", self._remedy(length, memory)
+        elif remedy:
+            reason = "unsupported"
         estimate = self.estimate(length) if facet.measures_ttft else None
         decode_bound_tok_s = system.decode_bound_tok_s(length) if has_bounds else None
         hours = None
@@ -59,14 +65,10 @@ class Planner:
             "fits": None if memory is None else reason is None,
             "ttft_bound_s": system.ttft_bound_s(length) if has_bounds and facet.measures_ttft else None,
             "decode_bound_tok_s": decode_bound_tok_s,
-            "est_ttft_s": estimate and estimate.ttft_s,
-            "est_ttft_low_s": estimate and estimate.low_s,
-            "est_ttft_high_s": estimate and estimate.high_s,
-            "est_source": estimate and estimate.source,
             "est_hours": hours,
             "reason": reason,
             "remedy": remedy,
-        }
+        } | dict(zip(_ESTIMATED, astuple(estimate) if estimate else (None,) * len(_ESTIMATED), strict=True))
 
     def _pass_s(self, starts: float, prefill_s: float, requests: int, decode_bound_tok_s: float | None) -> float:
         """Return the seconds of one pass: server starts, prefills, and an answer to each request."""
@@ -76,13 +78,6 @@ class Planner:
         start_s = default_start_s if settings.start_s is None else settings.start_s
         return starts * start_s + prefill_s + requests * settings.max_new_tokens * step_s
 
-    def _refusal(self, length: int, memory: Memory | None) -> tuple[str | None, str | None]:
-        """Return reason and remedy of a length that cannot run, (None, None) of one that may."""
-        if memory is not None and not self.system.holds(length):
-            return "does_not_fit", self._remedy(length, memory)
-        problem = self.system.aiter_problem(length)
-        return ("unsupported", problem) if problem else (None, None)
-
     def _remedy(self, length: int, memory: Memory) -> str:
         system = self.system
         if memory.kv <= 0 and memory.weights is not None:
@@ -91,19 +86,15 @@ class Planner:
             need = system.kv_bytes_per_rank(system.needed_tokens(length))
             problem = f"needs {need / GIB:.1f} GiB of KV cache per rank, {max(0, memory.kv) / GIB:.1f} GiB are left"
         if system.hardware is None:
-            ways = [f"VLLM_CPU_KVCACHE_SPACE={self._cpu_gib(length)}"]
+            gib = 1  # the smallest power of two that holds `length`
+            while not replace(system, settings=replace(system.settings, cpu_kv_gib=gib)).holds(length):
+                gib *= 2
+            ways = [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
         else:
             ways = list(ways_to_fit(system, length))
         if longest := system.max_context():
             ways.append(f"lengths up to {longest:,} tokens")
         return f"{problem}; would fit: {' or '.join(ways)}" if ways else f"{problem}; nothing within 64 GPUs would fit"
-
-    def _cpu_gib(self, length: int) -> int:
-        """Return the smallest power of two GiB of CPU cache that holds `length`."""
-        gib = 1
-        while not replace(self.system, settings=replace(self.system.settings, cpu_kv_gib=gib)).holds(length):
-            gib *= 2
-        return gib
 
 
 def plan_points(
