@@ -99,11 +99,8 @@ def _repositories(spec: CorpusSpec) -> list[tuple[str, Path]]:
 
 def _candidates(root: Path) -> Iterator[PurePosixPath]:
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if name not in SKIPPED_FOLDERS and not name.endswith(".egg-info") and not name.startswith(".")
-        ]
+        visible = [name for name in subfolders if not name.startswith(".") and not name.endswith(".egg-info")]
+        subfolders[:] = [name for name in visible if name not in SKIPPED_FOLDERS]
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if (suffix in SUFFIXES or name.upper() == "README") and not SKIPPED_NAMES.fullmatch(name):

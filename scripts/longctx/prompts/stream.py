@@ -10,7 +10,7 @@ from longctx.prompts.sources import STDLIB, Corpus, CorpusSpec, repository_texts
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage.token_file import Ids, TokenFileWriter
 
-Progress = Callable[[int], None]  # is called with the number of tokens done
+Progress = Callable[[int], None] | None  # is called with the number of tokens done
 
 
 def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, Ids]]:
@@ -22,7 +22,7 @@ def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, I
 
 
 def build_stream(
-    source: CorpusSpec, tokenizer: Tokenizer, n_tokens: int, out_path: Path | str, progress: Progress | None = None
+    source: CorpusSpec, tokenizer: Tokenizer, n_tokens: int, out_path: Path | str, progress: Progress = None
 ) -> dict[str, str]:
     """Write the corpus's first `n_tokens` ids, cycling it where it is shorter; return the file's metadata.
 

@@ -87,8 +87,11 @@ def make_dummy_from_config(config_json: Path | str, out_dir: Path | str, corpus:
 
 
 def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_size: int, training_chars: int) -> None:
-    trained = train_tokenizer(_training_texts(scan(spec), training_chars), min(vocab_size, MAX_TRAINED_VOCAB))
-    tokenizer = _filled_up(trained, vocab_size)
+    texts = _training_texts(scan(spec), training_chars)
+    tokenizer = json.loads(train_tokenizer(texts, min(vocab_size, MAX_TRAINED_VOCAB)))
+    vocab: dict[str, int] = tokenizer["model"]["vocab"]
+    # A text for every id of the model; nothing is encoded to the new ones.
+    vocab |= {f"<extra_{number}>": number for number in range(len(vocab), vocab_size)}
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -99,14 +102,6 @@ def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_
         "clean_up_tokenization_spaces": False,
     }
     files = {"config": config | special, "generation_config": special, "tokenizer_config": tokenizer_config}
-    write_atomic(out_dir / "tokenizer.json", tokenizer.encode())
+    write_atomic(out_dir / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False).encode())
     for name, content in files.items():
         write_atomic(out_dir / f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _filled_up(tokenizer: str, vocab_size: int) -> str:
-    """Return the tokenizer.json with a text for every id below `vocab_size`; nothing is encoded to the new ones."""
-    content = json.loads(tokenizer)
-    vocab: dict[str, int] = content["model"]["vocab"]
-    vocab |= {f"<extra_{number}>": number for number in range(len(vocab), vocab_size)}
-    return json.dumps(content, ensure_ascii=False)

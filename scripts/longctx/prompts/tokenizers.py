@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,10 @@ class FastTokenizer(Tokenizer):
         added = loaded.added_tokens_decoder
         content = backend.to_str()
         if not all(token.special for token in added.values()):
-            backend = _without_added_tokens(content)
+            from tokenizers import Tokenizer as Backend
+
+            fields = json.loads(content) | {"added_tokens": [], "post_processor": None}
+            backend = Backend.from_str(json.dumps(fields))
         backend.encode_special_tokens = True
         backend.no_truncation()
         backend.no_padding()
@@ -210,21 +213,14 @@ class FastTokenizer(Tokenizer):
         return [text if self._backend.id_to_token(i) is not None else None for i, text in enumerate(texts)]
 
 
-def _without_added_tokens(content: str) -> Any:
-    from tokenizers import Tokenizer as Backend
-
-    fields = json.loads(content)
-    return Backend.from_str(json.dumps({**fields, "added_tokens": [], "post_processor": None}))
-
-
 class TiktokenTokenizer(Tokenizer):
     """A `tiktoken.Encoding` inside a model's own Python tokenizer (Kimi's kind), driven by threads."""
 
     engine = "tiktoken"
 
     def __init__(self, name: str, loaded: Any, encoding: Any) -> None:
-        self._encoding = encoding
-        self._pool = ThreadPoolExecutor(_cores())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._encoding, self._pool = encoding, ThreadPoolExecutor(cores)
         special = {*loaded.added_tokens_decoder, *loaded.all_special_ids, *encoding._special_tokens.values()}
         digest = hashlib.sha256(encoding._pat_str.encode())
         for token, rank in encoding._mergeable_ranks.items():
@@ -232,10 +228,7 @@ class TiktokenTokenizer(Tokenizer):
         super().__init__(name, max([encoding.max_token_value, *special]) + 1, special, digest.hexdigest()[:16])
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
-        return list(self._pool.map(self._encode_one, texts))
-
-    def _encode_one(self, text: str) -> Any:
-        return self._encoding.encode_to_numpy(text, disallowed_special=())
+        return list(self._pool.map(partial(self._encoding.encode_to_numpy, disallowed_special=()), texts))
 
     def decode(self, ids: Ids) -> str:
         return str(self._encoding.decode(ids.tolist()))
@@ -268,8 +261,7 @@ class SlowTokenizer(Tokenizer):
         return [self._loaded.convert_tokens_to_ids(list(item)) for item in tokens]
 
     def decode(self, ids: Ids) -> str:
-        text = self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(text)
+        return str(self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def token_texts(self) -> list[str | None]:
         ids = set(self._loaded.get_vocab().values())
@@ -279,27 +271,21 @@ class SlowTokenizer(Tokenizer):
 def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     """Return a tokenizer; PromptError where it cannot be loaded or is not pinned."""
     folder = Path(spec.source).is_dir()
-    _check_pinned(spec, folder)
+    if not folder and spec.source.startswith(("/", ".", "~")):
+        raise PromptError(f"tokenizer: the folder {spec.source} does not exist")
+    if not folder and spec.revision is None:
+        raise PromptError(f"tokenizer {spec.source}: give a revision, so that the same prompt can be built again")
+    if not folder and spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision or ""):
+        raise PromptError(
+            f"tokenizer {spec.source}: trust_remote_code runs code from the hub, so revision must be a full commit"
+            f" hash (40 hex digits), not {spec.revision!r}"
+        )
     loaded = _from_pretrained(spec)
     name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
     if loaded.is_fast:
         return FastTokenizer(name, loaded)
     encoding = _tiktoken_encoding(loaded)
     return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
-
-
-def _check_pinned(spec: TokenizerSpec, folder: bool) -> None:
-    if folder:
-        return
-    if spec.source.startswith(("/", ".", "~")):
-        raise PromptError(f"tokenizer: the folder {spec.source} does not exist")
-    if spec.revision is None:
-        raise PromptError(f"tokenizer {spec.source}: give a revision, so that the same prompt can be built again")
-    if spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision):
-        raise PromptError(
-            f"tokenizer {spec.source}: trust_remote_code runs code from the hub, so revision must be a full commit"
-            f" hash (40 hex digits), not {spec.revision!r}"
-        )
 
 
 def _from_pretrained(spec: TokenizerSpec) -> Any:
@@ -329,7 +315,3 @@ def _tiktoken_encoding(loaded: Any) -> Any | None:
             pairs = ((loaded.encode(t, add_special_tokens=False), encoding.encode_ordinary(t)) for t in _PROBE)
             return encoding if all(own == ids for own, ids in pairs) else None
     return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
