@@ -27,10 +27,8 @@ def _attention_layers(
     f: Fields, options: dict[str, Any], sliding: list[int | None], ffns: list[Block], norms: int
 ) -> list[Layer]:
     """Return a layer per entry of `sliding`: its window in tokens, or None where it sees the whole context."""
-    return [
-        Layer("full" if window is None else "sliding", gqa(f, window=window, **options), ffn, norms)
-        for window, ffn in zip(sliding, ffns, strict=True)
-    ]
+    kinds = (("full" if window is None else "sliding", gqa(f, window=window, **options)) for window in sliding)
+    return [Layer(kind, mixer, ffn, norms) for (kind, mixer), ffn in zip(kinds, ffns, strict=True)]
 
 
 _DENSE: dict[str, Callable[[Fields], dict[str, Any]]] = {
@@ -106,14 +104,10 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
         interval = f.count("full_attention_interval")
         kinds = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n)]
     f.skip("attn_output_gate")  # always on in these families
-    mixers = {
-        "full_attention": ("full", gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))),
-        "linear_attention": ("gdn", gdn(f, dtype_bytes)),
-    }
-    if f.get("model_type") == "qwen3_5_text":
-        ffns = [dense(f, f.count("intermediate_size"))] * n
-    else:
-        ffns = qwen_ffns(f, n, shared=True)
+    attention = gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))
+    mixers = {"full_attention": ("full", attention), "linear_attention": ("gdn", gdn(f, dtype_bytes))}
+    is_dense = f.get("model_type") == "qwen3_5_text"
+    ffns = [dense(f, f.count("intermediate_size"))] * n if is_dense else qwen_ffns(f, n, shared=True)
     return [Layer(*mixers[kind], ffn, 2 * hidden) for kind, ffn in zip(kinds, ffns, strict=True)]
 
 
@@ -126,8 +120,7 @@ def _deepseek(f: Fields, dtype_bytes: int) -> list[Layer]:
 
 def _glm4_moe(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
-    norm = "head" if f.flag("use_qk_norm") else ""
-    options = {"qkv_bias": f.flag("attention_bias"), "qk_norm": norm}
+    options = {"qkv_bias": f.flag("attention_bias"), "qk_norm": "head" if f.flag("use_qk_norm") else ""}
     return _attention_layers(f, options, [None] * n, deepseek_ffns(f, n), 2 * hidden)
 
 

@@ -19,7 +19,6 @@ class Geometry:
     """A model's sizes. Bytes and tokens are for one sequence, before any parallelism."""
 
     name: str
-    model_type: str
     layers: tuple[Layer, ...]
     vocab_size: int
     hidden_size: int
@@ -48,10 +47,7 @@ class Geometry:
 
     @property
     def parameters_active(self) -> int:
-        """Return the parameters that one generated token uses: with the output matrix, without the input table's row.
-
-        DeepSeek's README_WEIGHTS.md counts in the same way (36.6e9 for V3).
-        """
+        """Return the parameters that a token uses: with output matrix, no input table (so README_WEIGHTS.md of V3)."""
         return self.layer_parameters_active + (self.head_parameters or self.embedding_parameters) + self.hidden_size
 
     @property

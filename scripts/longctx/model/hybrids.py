@@ -46,19 +46,16 @@ def _mamba_kinds(f: Fields, *kinds: str) -> list[str]:
     return [_SAME_KIND.get(kind, kind) for kind in listed]
 
 
-def _nemotron_kinds(f: Fields) -> list[str]:
-    if f.has("layers_block_type") or f.has("layer_types"):
-        return _mamba_kinds(f, *_NEMOTRON.values())
-    n = f.count("num_hidden_layers")
-    pattern = f.get("hybrid_override_pattern")
-    if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
-        raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
-    return [_NEMOTRON[letter] for letter in pattern]
-
-
 def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Nemotron-H: each layer is one of Mamba-2, attention, a squared-ReLU feed-forward, or routed ones of that kind."""
-    kinds, hidden = _nemotron_kinds(f), f.count("hidden_size")
+    hidden = f.count("hidden_size")
+    if f.has("layers_block_type") or f.has("layer_types"):
+        kinds = _mamba_kinds(f, *_NEMOTRON.values())
+    else:
+        n, pattern = f.count("num_hidden_layers"), f.get("hybrid_override_pattern")
+        if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
+            raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
+        kinds = [_NEMOTRON[letter] for letter in pattern]
     inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
     recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
     names = "mamba_num_heads n_groups ssm_state_size conv_kernel use_conv_bias use_bias"
@@ -116,12 +113,11 @@ def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
     hidden, experts = f.count("hidden_size"), f.count("num_local_experts", at_least=0)
     kinds = _mamba_kinds(f, "mamba", "attention")
     shared = f.count("shared_intermediate_size")
+    ffn = dense(f, shared)
     if experts:
         ffn = moe(f, experts, f.count("num_experts_per_tok"), f.count("intermediate_size"), shared=shared)
-    else:
-        ffn = dense(f, shared)
-    mixers = {"attention": ("full", gqa(f, mha=True, **biases(f)))}
-    mixers["mamba"] = ("mamba2", _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden))
+    mamba = _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden)
+    mixers = {"attention": ("full", gqa(f, mha=True, **biases(f))), "mamba": ("mamba2", mamba)}
     return [Layer(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
 
 

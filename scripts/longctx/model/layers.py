@@ -37,7 +37,6 @@ class Attention:
 class State:
     """The constant state of a linear-attention or Mamba layer, for one sequence, over all heads (elements)."""
 
-    kind: str  # 'kda', 'gdn', 'mamba1', 'mamba2'
     conv_elements: int
     recurrent_elements: int
     conv_bytes: int  # per element

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,6 @@ class CampaignPlan:
     system: System
     rows: tuple[dict[str, Any], ...]
 
-    @property
-    def lengths(self) -> list[int]:
-        """Return the planned lengths in tokens, ascending."""
-        return sorted({row["length"] for row in self.rows})
-
 
 def measured_ttft(summary: Path | None) -> dict[int, float]:
     """Return {length: mean cold TTFT in s} of a summary.parquet, {} without one; lengths without TTFT are left out."""
@@ -43,10 +39,7 @@ def measured_ttft(summary: Path | None) -> dict[int, float]:
 
 
 def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
-    """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
-
-    GeometryError and ConfigError name the wrong setting or field.
-    """
+    """Plan every (mode, length), with `measured_ttft`; GeometryError and ConfigError name the wrong setting."""
 
     def requests(mode: str, length: int) -> int:
         counted = campaign_facet(mode).counted_roles
@@ -70,21 +63,16 @@ def known_plan(campaign: Campaign, path: Path | str, measured: Mapping[int, floa
 
 
 def save_plan(campaign: Campaign) -> Path | None:
-    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made.
-
-    A file with the same rows keeps its time, so that nothing that depends on it is made again.
-    """
+    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made."""
     path = plan_path(campaign)
     try:
         plan = plan_campaign(campaign)
     except (GeometryError, ConfigError):
         return None
-    try:
-        is_current = PlanTable.read(path).rows == plan.rows
-    except DataError:
-        is_current = False
-    if not is_current:
-        write_rows(path, PLAN, plan.rows, {"model": plan.system.geometry.name} | campaign.labels)
+    with suppress(DataError):
+        if PlanTable.read(path).rows == plan.rows:  # keeps its time, so that nothing that depends on it is made again
+            return path
+    write_rows(path, PLAN, plan.rows, {"model": plan.system.geometry.name} | campaign.labels)
     return path
 
 
@@ -120,7 +108,6 @@ def campaign_system(campaign: Campaign) -> System:
 
 
 def _geometry(campaign: Campaign) -> Geometry:
-    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
     model = campaign.config.model
     if model.source == "synthetic":  # the model that rule `model` makes from the same arguments, made already or not
         option, value = campaign.model_arguments

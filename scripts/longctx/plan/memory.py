@@ -36,10 +36,9 @@ def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
     for layer in geometry.layers:
         for width in layer.ffn.sharded_widths:  # a rank's share must be whole FP8 blocks (vLLM, fp8_utils.py)
             if block and (width % tensor or width // tensor % block):
-                raise ConfigError(
-                    f"tensor_parallel_size: {tensor} leaves {width / tensor:g} of a feed-forward width of {width} per"
-                    f" rank, which is no multiple of the {block} of the FP8 weights' blocks"
-                )
+                share = f"{width / tensor:g} of a feed-forward width of {width} per rank"
+                whole = f"multiple of the {block} of the FP8 weights' blocks"
+                raise ConfigError(f"tensor_parallel_size: {tensor} leaves {share}, which is no {whole}")
         if (attention := layer.attention) is None:
             continue
         if attention.heads % tensor:
@@ -92,10 +91,3 @@ def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:
 def tokens_bytes(layers: Sequence[Layer], tensor: int, element_bytes: int) -> list[int]:
     """Return `token_bytes` of each layer that has attention."""
     return [token_bytes(layer.attention, tensor, element_bytes) for layer in layers if layer.attention]
-
-
-def block_group(layer: Layer) -> tuple[str, int | None] | None:
-    """Return the key by which vLLM groups layers: a constant state, or the attention's kind and window."""
-    if layer.state:
-        return ("state", None)
-    return (layer.attention.kind, layer.attention.window) if layer.attention else None

@@ -52,10 +52,7 @@ def system(table_notes: Mapping[str, str], path: Path) -> System | None:
 
 
 def system_limits(system: System, lengths: Iterable[int], prefilled: int) -> dict[int, Limit]:
-    """Return a system's limits at `lengths` (tokens) and each doubling between them, for a curve.
-
-    TTFT has limits up to `prefilled`, the longest prompt that was prefilled.
-    """
+    """Return limits at `lengths` (tokens) and each doubling between; of TTFT up to `prefilled`, the longest prefill."""
     ascending = sorted(lengths)
     steps = range(ascending[0].bit_length(), ascending[-1].bit_length()) if ascending else ()
     return {

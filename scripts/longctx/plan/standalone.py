@@ -79,7 +79,6 @@ def _parallelism(args: argparse.Namespace, geometry: Geometry) -> Parallelism:
     for split in splits(geometry, args.count):
         if args.pipeline in (None, split.pipeline) and args.decode_context == split.decode_context:
             return split
-    raise LongctxError(
-        f"--count: this model has no split of {args.count} GPUs with --decode-context {args.decode_context}"
-        f"{f' and --pipeline {args.pipeline}' if args.pipeline else ''}; change one of them, or name --tensor"
-    )
+    asked = f"--decode-context {args.decode_context}{f' and --pipeline {args.pipeline}' if args.pipeline else ''}"
+    no_split = f"this model has no split of {args.count} GPUs with {asked}"
+    raise LongctxError(f"--count: {no_split}; change one of them, or name --tensor")

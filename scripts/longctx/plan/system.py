@@ -36,7 +36,7 @@ class Settings:
 
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
-    'pass' or 'campaign'). start_s: one server's start with warm-up, None = GPU_START_S or CPU_START_S.
+    'pass' or 'campaign').
     """
 
     kv_dtype: str = "auto"
@@ -48,7 +48,6 @@ class Settings:
     aiter_version: str | None = None
     passes: int = 1
     scope: str = "point"
-    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +155,7 @@ class System:
         return base * max(1, ceil(largest_state / (base * per_token))) if per_token else base
 
     def memory(self) -> memory.Memory | None:
-        """Return a rank's budget: hbm * utilization - weights - workspace is left for the KV cache.
-
-        None on a CPU whose cache size is not known.
-        """
+        """Return a rank's budget: KV cache has what weights and workspace leave; None on a CPU of unknown cache."""
         if self.hardware is None:
             cpu_kv_gib = self.settings.cpu_kv_gib
             return None if cpu_kv_gib is None else memory.Memory(int(cpu_kv_gib * GIB))
@@ -186,7 +182,9 @@ class System:
 
     def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
         """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
-        layer_counts = Counter(key for layer in stage if (key := memory.block_group(layer)) is not None)
+        # vLLM groups layers by these: a constant state, or the attention's kind and window.
+        keys = (("state", None) if y.state else y.attention and (y.attention.kind, y.attention.window) for y in stage)
+        layer_counts = Counter(key for key in keys if key)
         if not layer_counts:
             return inf
         block, tensor = self.block_tokens, self.parallelism.tensor

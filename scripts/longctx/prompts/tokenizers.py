@@ -28,10 +28,8 @@ from longctx.storage.token_file import Ids
 BATCH_CHARS = 500_000
 _PROBE = ("def area(r: float) -> float:\n    return 3.14159 * r**2  # é 東京 😀\n\n\n", "[FILE a/b.py]\nimport os\n")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
 # Properties of one id's text, as bits of `Tokenizer.flags`.
 WHOLE, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN = 1, 2, 4, 8, 16, 32
-
 log = logging.getLogger("longctx")
 
 
@@ -64,10 +62,10 @@ class Tokenizer(ABC):
 
     engine: str
 
-    def __init__(self, name: str, vocab_size: int, special_ids: Iterable[int], fingerprint: str) -> None:
-        self.name, self.vocab_size, self.fingerprint = name, vocab_size, fingerprint
-        self.special_ids = frozenset(special_ids)
-        self._is_special = np.zeros(vocab_size, dtype=np.bool_)
+    def __init__(self, name: str, ordinary_ids: Iterable[int], special_ids: Iterable[int], digest: Any) -> None:
+        self.name, self.special_ids = name, frozenset(special_ids)
+        self.vocab_size, self.fingerprint = max([*ordinary_ids, *self.special_ids]) + 1, digest.hexdigest()[:16]
+        self._is_special = np.zeros(self.vocab_size, dtype=np.bool_)
         self._is_special[list(self.special_ids)] = True
 
     @abstractmethod
@@ -75,7 +73,6 @@ class Tokenizer(ABC):
         """Encode texts with all cores, outside the interpreter lock."""
 
     def _array(self, raw: Any) -> Ids:
-        """Turn one encoded text into ids."""
         return np.asarray(raw, dtype=np.uint32)
 
     @abstractmethod
@@ -180,8 +177,7 @@ class FastTokenizer(Tokenizer):
     engine = "tokenizers"
 
     def __init__(self, name: str, loaded: Any) -> None:
-        backend = loaded.backend_tokenizer
-        added = loaded.added_tokens_decoder
+        backend, added = loaded.backend_tokenizer, loaded.added_tokens_decoder
         content = backend.to_str()
         if not all(token.special for token in added.values()):
             from tokenizers import Tokenizer as Backend
@@ -195,12 +191,10 @@ class FastTokenizer(Tokenizer):
         ordinary = backend.get_vocab(with_added_tokens=False)
         special = {i for i, token in added.items() if token.special or token.content not in ordinary}
         special.update(loaded.all_special_ids)
-        size = max([*ordinary.values(), *special]) + 1
-        super().__init__(name, size, special, hashlib.sha256(content.encode()).hexdigest()[:16])
+        super().__init__(name, ordinary.values(), special, hashlib.sha256(content.encode()))
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
-        encodings: list[Any] = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return encodings
+        return list(self._backend.encode_batch_fast(texts, add_special_tokens=False))
 
     def _array(self, raw: Any) -> Ids:
         return np.array(raw.ids, dtype=np.uint32)
@@ -225,7 +219,7 @@ class TiktokenTokenizer(Tokenizer):
         digest = hashlib.sha256(encoding._pat_str.encode())
         for token, rank in encoding._mergeable_ranks.items():
             digest.update(b"%d %b\n" % (rank, token))
-        super().__init__(name, max([encoding.max_token_value, *special]) + 1, special, digest.hexdigest()[:16])
+        super().__init__(name, [encoding.max_token_value], special, digest)
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
         return list(self._pool.map(partial(self._encoding.encode_to_numpy, disallowed_special=()), texts))
@@ -252,9 +246,8 @@ class SlowTokenizer(Tokenizer):
         self._loaded = loaded
         loaded.model_max_length = int(1e30)
         vocabulary = loaded.get_vocab()
-        special = {*loaded.added_tokens_decoder, *loaded.all_special_ids}
-        digest = hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:16]
-        super().__init__(name, max([*vocabulary.values(), *special]) + 1, special, digest)
+        digest = hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode())
+        super().__init__(name, vocabulary.values(), {*loaded.added_tokens_decoder, *loaded.all_special_ids}, digest)
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
         tokens = (self._loaded.tokenize(text, split_special_tokens=True) for text in texts)
@@ -276,32 +269,26 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     if not folder and spec.revision is None:
         raise PromptError(f"tokenizer {spec.source}: give a revision, so that the same prompt can be built again")
     if not folder and spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision or ""):
-        raise PromptError(
-            f"tokenizer {spec.source}: trust_remote_code runs code from the hub, so revision must be a full commit"
-            f" hash (40 hex digits), not {spec.revision!r}"
-        )
-    loaded = _from_pretrained(spec)
-    name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
-    if loaded.is_fast:
-        return FastTokenizer(name, loaded)
-    encoding = _tiktoken_encoding(loaded)
-    return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
-
-
-def _from_pretrained(spec: TokenizerSpec) -> Any:
+        pinned = "trust_remote_code runs code from the hub, so revision must be a full commit hash (40 hex digits)"
+        raise PromptError(f"tokenizer {spec.source}: {pinned}, not {spec.revision!r}")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # no advice about torch or model_max_length
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers import AutoTokenizer
 
     try:
         options = {"revision": spec.revision or "main", "trust_remote_code": spec.trust_remote_code}
-        return AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
+        loaded = AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
     except Exception as error:  # transformers, its hub client and a model's own code raise errors of any kind
         text = " ".join(str(error).split())
         if "trust_remote_code" in text and not spec.trust_remote_code:
             remedy = "it needs its own code: set trust_remote_code: true, with a revision you have read"
             raise PromptError(f"tokenizer {spec.source}: {remedy}") from error
         raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
+    name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
+    if loaded.is_fast:
+        return FastTokenizer(name, loaded)
+    encoding = _tiktoken_encoding(loaded)
+    return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
 
 
 def _tiktoken_encoding(loaded: Any) -> Any | None:

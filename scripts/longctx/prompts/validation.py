@@ -66,7 +66,6 @@ def model_vocab_size(source: str, revision: str | None = None) -> int | None:
 
 
 def _detail(row: dict[str, Any], is_changed: bool, differs: str) -> str | None:
-    """Return the first problem of a validation row, None where it has none."""
     problems = (
         (is_changed, "its ids are not those that its checksum was taken of: the file was changed, so make it again"),
         (row["counted"] != row["target"], f"the prompt has {row['counted']} ids, not {row['target']}"),

@@ -56,14 +56,10 @@ def read_sha(path: Path | str) -> str:
 
 
 def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
-    """Return `n_tokens` ids to put behind the prompt: a question of its own for each index, no tokenizer needed.
-
-    First `index` in base n_variants, lowest digit first, then question texts; so they are different from the first id
-    on for indexes below n_variants.
-    """
+    """Return `n_tokens` ids of a question of its own for each index, other from the first id on below n_variants."""
     metadata = token_file.read_metadata(path)
     firsts, questions = orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"])
-    number, digit = divmod(index, len(firsts))
+    number, digit = divmod(index, len(firsts))  # `index` in base n_variants, lowest digit first, leads the texts
     lead = [firsts[digit]]
     while number:
         number, digit = divmod(number, len(firsts))
