@@ -28,15 +28,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     build_parser = commands.add_parser("build", help="tokenize a corpus into one stream")
-    build_parser.add_argument("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
-    build_parser.add_argument(
-        "--manifest", help="a manifest whose repositories, in its order, are taken from the folder"
-    )
+    add_option = build_parser.add_argument
+    add_option("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
+    add_option("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
     add_tokenizer_arguments(build_parser)
-    build_parser.add_argument(
-        "--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi"
-    )
-    build_parser.add_argument("--out", required=True)
+    add_option("--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi")
+    add_option("--out", required=True)
     build_parser.set_defaults(run=build)
     fetch_parser = commands.add_parser("fetch", help="clone a manifest's repositories at their pinned tags")
     fetch_parser.add_argument("--manifest", default="resources/corpus/published.yaml")

@@ -47,8 +47,9 @@ def main() -> None:
         labels = {"model": plan.system.geometry.name} | (campaign.labels if campaign else {})
         parquet.write_rows(args.out, schemas.PLAN, plan.rows, labels)
     if args.figure:
+        lengths = sorted({row["length"] for row in plan.rows})
         synthetic = campaign is not None and campaign.synthetic_weights
-        kv_cache.draw(plan.system, plan.lengths, args.figure.with_suffix(""), synthetic_weights=synthetic)
+        kv_cache.draw(plan.system, lengths, args.figure.with_suffix(""), synthetic_weights=synthetic)
 
 
 if __name__ == "__main__":

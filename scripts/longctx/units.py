@@ -11,14 +11,13 @@ def format_seconds(seconds: float | None) -> str:
         return "?"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    minutes, whole = divmod(round(seconds), 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60:02} min"
+    return f"{minutes} min {whole:02} s" if minutes else f"{whole} s"
 
 
 def human_seconds(seconds: float | None) -> str:

@@ -5,56 +5,14 @@ for Kimi Linear, flash-linear-attention; the tests compare them with the counts 
 shapes follow vLLM (model_executor/layers/mamba/mamba_utils.py).
 """
 
-from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from longctx.model.fields import Fields
-from longctx.model.layers import Attention, Layer, State
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A mixer (attention or linear) or a feed-forward block: its parameters and what it caches."""
-
-    parameters: int
-    active: int
-    replicated: int = 0
-    experts: int = 0
-    experts_active: int = 0
-    width: int = 0
-    sharded_widths: tuple[int, ...] = ()
-    attention: Attention | None = None
-    state: State | None = None
-
-
-NOTHING = Block(0, 0)
-
-
-def make_layer(kind: str, mixer: Block, ffn: Block, norms: int) -> Layer:
-    return Layer(
-        kind=kind,
-        count=1,
-        attention=mixer.attention,
-        state=mixer.state,
-        parameters=mixer.parameters + ffn.parameters + norms,
-        parameters_active=mixer.active + ffn.active + norms,
-        parameters_replicated=mixer.replicated + ffn.replicated + norms,
-        parameters_mixer=mixer.parameters,
-        parameters_experts=ffn.experts,
-        parameters_experts_active=ffn.experts_active,
-        width=max(mixer.width, ffn.width),
-        sharded_widths=ffn.sharded_widths,
-    )
-
-
-def merge_equal(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with runs of equal ones as one layer each, whose count is the run's length."""
-    return tuple(replace(layer, count=len(list(run))) for layer, run in groupby(layers))
+from longctx.model.layers import Attention, Block, State
 
 
 def gqa(
-    fields: Fields,
+    f: Fields,
     *,
     qkv_bias: bool = False,
     out_bias: bool = False,
@@ -71,155 +29,137 @@ def gqa(
     `qk_norm` is 'head' (one norm for all heads) or 'layer' (as wide as all heads). `own_dim`: head_dim must be given,
     for transformers' class does not derive it; `mha`: the class reads an absent num_key_value_heads as all heads.
     """
-    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    kv_heads = fields.count("num_key_value_heads", **({"default": heads} if mha else {}))
+    hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
+    kv_heads = f.count("num_key_value_heads", **({"default": heads} if mha else {}))
     if heads % kv_heads:
-        raise fields.fail("num_key_value_heads", f"is {kv_heads}", f"it must divide num_attention_heads ({heads})")
-    dim = _head_dim(fields, hidden, heads, own_dim)
+        raise f.fail("num_key_value_heads", f"is {kv_heads}", f"it must divide num_attention_heads ({heads})")
+    if own_dim or f.has("head_dim"):
+        dim = f.count("head_dim", "attention_head_dim")
+    elif hidden % heads:
+        raise f.fail("head_dim", "is missing", f"hidden_size ({hidden}) is no multiple of the {heads} heads")
+    else:
+        dim = hidden // heads
     query, keys = heads * dim * (2 if gated else 1), kv_heads * dim
     norm = {"": 0, "head": 2 * dim, "layer": heads * dim + keys}[qk_norm]
     parameters = hidden * (query + 2 * keys) + heads * dim * hidden
     parameters += (query + 2 * keys) * qkv_bias + hidden * out_bias + norm + heads * sinks
     attention = Attention("gqa", heads, kv_heads, dim, dim, 2 * keys, window, chunked)
-    return Block(parameters, parameters, replicated=norm, width=query + 2 * keys + heads * dim, attention=attention)
+    return Block(parameters, replicated=norm, width=query + 2 * keys + heads * dim, attention=attention)
 
 
-def _head_dim(fields: Fields, hidden: int, heads: int, own_dim: bool) -> int:
-    if own_dim or fields.has("head_dim"):
-        return fields.count("head_dim", "attention_head_dim")
-    if hidden % heads:
-        raise fields.fail("head_dim", "is missing", f"hidden_size ({hidden}) is no multiple of the {heads} heads")
-    return hidden // heads
-
-
-def biases(fields: Fields) -> dict[str, Any]:
+def biases(f: Fields) -> dict[str, Any]:
     """Return gqa's options where attention_bias gives all four projections a bias."""
-    bias = fields.flag("attention_bias", False)
+    bias = f.flag("attention_bias", False)
     return {"qkv_bias": bias, "out_bias": bias}
 
 
-def windows(fields: Fields, layers: int, *, switch: bool = False) -> list[int | None]:
+def windows(f: Fields, layers: int, *, switch: bool = False) -> list[int | None]:
     """Return each layer's sliding window in tokens: `layer_types` where given, else sliding_window in all layers.
 
     `switch`: Qwen's use_sliding_window (off unless it says true), for layers from max_window_layers on.
     """
-    window = fields.count("sliding_window", default=0, at_least=0) or None  # vLLM too reads 0 as none
-    used = not switch or fields.flag("use_sliding_window", False)
+    window = f.count("sliding_window", default=0, at_least=0) or None  # vLLM too reads 0 as none
+    used = not switch or f.flag("use_sliding_window", False)
     kinds = ["sliding_attention"] * layers
-    if fields.has("layer_types"):
-        kinds = fields.strings("layer_types", layers, "full_attention", "sliding_attention")
+    if f.has("layer_types"):
+        kinds = f.strings("layer_types", layers, "full_attention", "sliding_attention")
         if "sliding_attention" in kinds and used:
-            window = fields.count("sliding_window")
+            window = f.count("sliding_window")
     elif switch and used and window is not None:
-        full = min(layers, fields.count("max_window_layers", at_least=0))
+        full = min(layers, f.count("max_window_layers", at_least=0))
         kinds[:full] = ["full_attention"] * full
     return [window if used and kind == "sliding_attention" else None for kind in kinds]
 
 
-def mla(fields: Fields) -> Block:
+def mla(f: Fields) -> Block:
     """Multi-head latent attention: the cache keeps kv_lora_rank + qk_rope_head_dim elements per token."""
-    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    rank, rope = fields.count("kv_lora_rank"), fields.count("qk_rope_head_dim")
-    nope, v_dim = fields.count("qk_nope_head_dim"), fields.count("v_head_dim")
+    hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
+    rank, rope = f.count("kv_lora_rank"), f.count("qk_rope_head_dim")
+    nope, v_dim = f.count("qk_nope_head_dim"), f.count("v_head_dim")
     qk_dim = nope + rope
-    if fields.present("q_lora_rank") is not None:
-        q_rank = fields.count("q_lora_rank")
+    if f.present("q_lora_rank") is not None:
+        q_rank = f.count("q_lora_rank")
         down, query = hidden * q_rank + q_rank, q_rank * heads * qk_dim
     else:
         down, query = 0, hidden * heads * qk_dim
     down += hidden * (rank + rope) + rank
-    fields.refuse("attention_bias", "a bias in latent attention")
+    f.refuse("attention_bias", "a bias in latent attention")
     parameters = down + query + rank * heads * (nope + v_dim) + heads * v_dim * hidden
     attention = Attention("mla", heads, 1, qk_dim, v_dim, rank + rope)
-    return Block(parameters, parameters, replicated=down, width=heads * (2 * qk_dim + v_dim), attention=attention)
+    return Block(parameters, replicated=down, width=heads * (2 * qk_dim + v_dim), attention=attention)
 
 
-def kda(fields: Fields, dtype_bytes: int) -> Block:
+def kda(f: Fields, dtype_bytes: int) -> Block:
     """Kimi Delta Attention: FP32 recurrent state per head, three short convolutions."""
-    hidden, linear = fields.count("hidden_size"), fields.inner("linear_attn_config")
+    hidden, linear = f.count("hidden_size"), f.inner("linear_attn_config")
     heads, dim, kernel = linear.count("num_heads"), linear.count("head_dim"), linear.count("short_conv_kernel_size")
     inner = heads * dim
     gates = 2 * (hidden * dim + dim * inner)  # forget and output gate, each through a rank of head_dim
     small = inner + heads + dim  # dt_bias, A_log, output norm
     parameters = 4 * hidden * inner + 3 * inner * kernel + gates + hidden * heads + small
-    state = State("kda", 3 * inner * (kernel - 1), heads * dim * dim, dtype_bytes, 4)
-    return Block(parameters, parameters, replicated=2 * hidden * dim + dim, width=4 * inner, state=state)
+    state = State(3 * inner * (kernel - 1), heads * dim * dim, dtype_bytes, 4)
+    return Block(parameters, replicated=2 * hidden * dim + dim, width=4 * inner, state=state)
 
 
-def gdn(fields: Fields, dtype_bytes: int) -> Block:
+def gdn(f: Fields, dtype_bytes: int) -> Block:
     """Gated DeltaNet as in Qwen3-Next; its state has the model's dtype unless mamba_ssm_dtype says otherwise."""
-    hidden = fields.count("hidden_size")
-    k_heads, v_heads = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
-    k_dim, v_dim = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
-    kernel = fields.count("linear_conv_kernel_dim")
+    hidden = f.count("hidden_size")
+    k_heads, v_heads = f.count("linear_num_key_heads"), f.count("linear_num_value_heads")
+    k_dim, v_dim = f.count("linear_key_head_dim"), f.count("linear_value_head_dim")
+    kernel = f.count("linear_conv_kernel_dim")
     conv, value = 2 * k_heads * k_dim + v_heads * v_dim, v_heads * v_dim
     parameters = hidden * (conv + value + 2 * v_heads) + conv * kernel + 2 * v_heads + v_dim + value * hidden
-    recurrent = 4 if fields.get("mamba_ssm_dtype", default="auto") == "float32" else dtype_bytes
-    state = State("gdn", conv * (kernel - 1), v_heads * k_dim * v_dim, dtype_bytes, recurrent)
-    return Block(parameters, parameters, replicated=v_dim, width=conv + value, state=state)
+    recurrent = 4 if f.get("mamba_ssm_dtype", default="auto") == "float32" else dtype_bytes
+    state = State(conv * (kernel - 1), v_heads * k_dim * v_dim, dtype_bytes, recurrent)
+    return Block(parameters, replicated=v_dim, width=conv + value, state=state)
 
 
 def mamba2(
-    fields: Fields, names: str, inner: int, dtype_bytes: int, *, norm: bool = True, recurrent_bytes: int | None = None
+    f: Fields, names: str, inner: int, dtype_bytes: int, *, norm: bool = True, recurrent_bytes: int | None = None
 ) -> Block:
     """Mamba-2 mixer: input and output projection, convolution, dt_bias, A and D per head, a gated norm.
 
     `names`: the fields of heads, groups, state size, kernel, bias of the convolution, bias of the projections.
     """
     *sizes, conv_bias_name, bias_name = names.split()
-    heads, groups, state_size, kernel = (fields.count(name) for name in sizes)
-    conv_bias, bias = fields.flag(conv_bias_name, True), fields.flag(bias_name, False)
-    hidden, conv = fields.count("hidden_size"), inner + 2 * groups * state_size
+    heads, groups, state_size, kernel = (f.count(name) for name in sizes)
+    conv_bias, bias = f.flag(conv_bias_name, True), f.flag(bias_name, False)
+    hidden, conv = f.count("hidden_size"), inner + 2 * groups * state_size
     parameters = hidden * (inner + conv + heads) + conv * (kernel + conv_bias) + 3 * heads + inner * hidden
     parameters += inner * norm + (inner + conv + heads + hidden) * bias
-    state = State("mamba2", conv * (kernel - 1), inner * state_size, dtype_bytes, recurrent_bytes or dtype_bytes)
-    return Block(parameters, parameters, replicated=inner * norm, width=inner + conv, state=state)
+    state = State(conv * (kernel - 1), inner * state_size, dtype_bytes, recurrent_bytes or dtype_bytes)
+    return Block(parameters, replicated=inner * norm, width=inner + conv, state=state)
 
 
-def mamba1(fields: Fields, dtype_bytes: int) -> Block:
+def mamba1(f: Fields, dtype_bytes: int) -> Block:
     """Mamba-1 mixer with the three inner norms of Jamba."""
-    hidden, n = fields.count("hidden_size"), fields.count("mamba_d_state")
-    inner, kernel = fields.count("mamba_expand") * hidden, fields.count("mamba_d_conv")
-    rank = fields.get("mamba_dt_rank")
-    rank = -(-hidden // 16) if rank == "auto" else fields.count("mamba_dt_rank")
+    hidden, n = f.count("hidden_size"), f.count("mamba_d_state")
+    inner, kernel = f.count("mamba_expand") * hidden, f.count("mamba_d_conv")
+    rank = f.get("mamba_dt_rank")
+    rank = -(-hidden // 16) if rank == "auto" else f.count("mamba_dt_rank")
     parameters = hidden * 2 * inner + inner * kernel + inner * (rank + 2 * n) + rank * inner + inner
     parameters += inner * n + inner + inner * hidden + rank + 2 * n
-    parameters += inner * fields.flag("mamba_conv_bias", True)
-    parameters += (2 * inner + hidden) * fields.flag("mamba_proj_bias", False)
-    state = State("mamba1", inner * (kernel - 1), inner * n, dtype_bytes, dtype_bytes)
-    return Block(parameters, parameters, replicated=rank + 2 * n, width=3 * inner, state=state)
+    parameters += inner * f.flag("mamba_conv_bias", True)
+    parameters += (2 * inner + hidden) * f.flag("mamba_proj_bias", False)
+    state = State(inner * (kernel - 1), inner * n, dtype_bytes, dtype_bytes)
+    return Block(parameters, replicated=rank + 2 * n, width=3 * inner, state=state)
 
 
-def dense(fields: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Block:
-    hidden = fields.count("hidden_size")
+def dense(f: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Block:
+    hidden = f.count("hidden_size")
     parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
-    return Block(parameters, parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
+    return Block(parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
 
 
 def moe(
-    fields: Fields,
-    experts: int,
-    used: int,
-    inner: int,
-    *,
-    shared: int = 0,
-    extra: int = 0,
-    matrices: int = 3,
-    expert_bias: bool = False,
+    f: Fields, experts: int, used: int, inner: int, shared: int = 0, extra: int = 0, matrices: int = 3, bias: int = 0
 ) -> Block:
     """Return routed experts of width `inner`, a shared one of width `shared`, and a router with `extra` parameters."""
-    hidden = fields.count("hidden_size")
+    hidden = f.count("hidden_size")
     if used > experts:
-        raise fields.fail("num_experts_per_tok", f"is {used}", f"there are only {experts} experts")
-    expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * expert_bias
+        raise f.fail("num_experts_per_tok", f"is {used}", f"there are only {experts} experts")
+    expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * bias
     router = hidden * experts + extra
-    always = router + matrices * hidden * shared
-    return Block(
-        experts * expert + always,
-        used * expert + always,
-        replicated=router,
-        experts=experts * expert,
-        experts_active=used * expert,
-        width=(matrices - 1) * (used * inner + shared),
-        sharded_widths=(inner, shared) if shared else (inner,),
-    )
+    parameters = experts * expert + router + matrices * hidden * shared
+    width, widths = (matrices - 1) * (used * inner + shared), (inner, shared) if shared else (inner,)
+    return Block(parameters, router, experts * expert, used * expert, width, widths)

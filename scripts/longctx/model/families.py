@@ -7,10 +7,10 @@ rely on it (CLASS_DEFAULTS). A field that a family's builder did not read but wh
 from collections.abc import Callable
 from typing import Any
 
-from longctx.model.blocks import Block, biases, dense, gdn, gqa, make_layer, mla, moe, windows
+from longctx.model.blocks import biases, dense, gdn, gqa, mla, moe, windows
 from longctx.model.fields import Fields
 from longctx.model.hybrids import HYBRIDS, deepseek_ffns
-from longctx.model.layers import Layer
+from longctx.model.layers import Block, Layer
 
 # transformers 4.50 and 5, configuration_gemma2.py and configuration_gemma3.py.
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -27,10 +27,8 @@ def _attention_layers(
     f: Fields, options: dict[str, Any], sliding: list[int | None], ffns: list[Block], norms: int
 ) -> list[Layer]:
     """Return a layer per entry of `sliding`: its window in tokens, or None where it sees the whole context."""
-    return [
-        make_layer("full" if window is None else "sliding", gqa(f, window=window, **options), ffn, norms)
-        for window, ffn in zip(sliding, ffns, strict=True)
-    ]
+    kinds = (("full" if window is None else "sliding", gqa(f, window=window, **options)) for window in sliding)
+    return [Layer(kind, mixer, ffn, norms) for (kind, mixer), ffn in zip(kinds, ffns, strict=True)]
 
 
 _DENSE: dict[str, Callable[[Fields], dict[str, Any]]] = {
@@ -106,28 +104,23 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
         interval = f.count("full_attention_interval")
         kinds = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n)]
     f.skip("attn_output_gate")  # always on in these families
-    mixers = {
-        "full_attention": ("full", gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))),
-        "linear_attention": ("gdn", gdn(f, dtype_bytes)),
-    }
-    if f.get("model_type") == "qwen3_5_text":
-        ffns = [dense(f, f.count("intermediate_size"))] * n
-    else:
-        ffns = qwen_ffns(f, n, shared=True)
-    return [make_layer(*mixers[kind], ffn, 2 * hidden) for kind, ffn in zip(kinds, ffns, strict=True)]
+    attention = gqa(f, qk_norm="head", gated=True, own_dim=True, **biases(f))
+    mixers = {"full_attention": ("full", attention), "linear_attention": ("gdn", gdn(f, dtype_bytes))}
+    is_dense = f.get("model_type") == "qwen3_5_text"
+    ffns = [dense(f, f.count("intermediate_size"))] * n if is_dense else qwen_ffns(f, n, shared=True)
+    return [Layer(*mixers[kind], ffn, 2 * hidden) for kind, ffn in zip(kinds, ffns, strict=True)]
 
 
 def _deepseek(f: Fields, dtype_bytes: int) -> list[Layer]:
     """DeepSeek V2, V3, R1 and Kimi K2: MLA everywhere, routed experts after the first dense layers."""
     f.refuse("index_topk", "DeepSeek's sparse attention")
     n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
-    return [make_layer("mla", mla(f), ffn, norms) for ffn in deepseek_ffns(f, n)]
+    return [Layer("mla", mla(f), ffn, norms) for ffn in deepseek_ffns(f, n)]
 
 
 def _glm4_moe(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
-    norm = "head" if f.flag("use_qk_norm") else ""
-    options = {"qkv_bias": f.flag("attention_bias"), "qk_norm": norm}
+    options = {"qkv_bias": f.flag("attention_bias"), "qk_norm": "head" if f.flag("use_qk_norm") else ""}
     return _attention_layers(f, options, [None] * n, deepseek_ffns(f, n), 2 * hidden)
 
 
@@ -165,14 +158,14 @@ def _llama4(f: Fields, dtype_bytes: int) -> list[Layer]:
     local = gqa(f, window=chunk, chunked=True, own_dim=True)
     mixers = {True: ("chunked", local), False: ("full", gqa(f, own_dim=True))}
     f.skip("intermediate_size_mlp", "no_rope_layers", "no_rope_layer_interval")
-    return [make_layer(*mixers[part], sparse if i in routed else plain, norms) for i, part in enumerate(chunked)]
+    return [Layer(*mixers[part], sparse if i in routed else plain, norms) for i, part in enumerate(chunked)]
 
 
 def _gpt_oss(f: Fields, dtype_bytes: int) -> list[Layer]:
     n, norms, experts = f.count("num_hidden_layers"), 2 * f.count("hidden_size"), f.count("num_local_experts")
     f.strings("layer_types", n, "full_attention", "sliding_attention")
     used = f.count("num_experts_per_tok", "experts_per_token")
-    ffn = moe(f, experts, used, f.count("intermediate_size"), extra=experts, expert_bias=True)
+    ffn = moe(f, experts, used, f.count("intermediate_size"), extra=experts, bias=True)
     bias = f.flag("attention_bias", True)
     options = {"qkv_bias": bias, "out_bias": bias, "sinks": True, "own_dim": True}
     return _attention_layers(f, options, windows(f, n), [ffn] * n, norms)

@@ -12,6 +12,7 @@ from longctx.errors import GeometryError
 
 REQUIRED = object()
 Item = TypeVar("Item", int, str)
+Value = TypeVar("Value")
 _KINDS = {int: "whole numbers", str: "strings"}
 # As served: vLLM's dtype 'auto' casts FP32 checkpoints to 16 bits (config/model.py, _resolve_auto_dtype).
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
@@ -56,10 +57,7 @@ class Fields:
 
     def flag(self, name: str, default: Any = REQUIRED) -> bool:
         """Return true or false as the file says, `default` where it says nothing."""
-        value = self.get(name, default=default)
-        if not isinstance(value, bool):
-            raise self.fail(name, f"is {value!r}", "it must be true or false")
-        return value
+        return self._typed(name, bool, "true or false", default)
 
     def strings(self, name: str, length: int, *allowed: str) -> list[str]:
         """Return a list of `length` strings, each one of `allowed`."""
@@ -72,9 +70,12 @@ class Fields:
         return value
 
     def text(self, name: str, default: Any = REQUIRED) -> str:
+        return self._typed(name, str, "a string", default)
+
+    def _typed(self, name: str, kind: type[Value], wanted: str, default: Any = REQUIRED) -> Value:
         value = self.get(name, default=default)
-        if not isinstance(value, str):
-            raise self.fail(name, f"is {value!r}", "it must be a string")
+        if not isinstance(value, kind):
+            raise self.fail(name, f"is {value!r}", f"it must be {wanted}")
         return value
 
     def items(self, name: str, kind: type[Item], default: Any = REQUIRED) -> list[Item]:
@@ -111,10 +112,7 @@ class Fields:
 
     def inner(self, name: str) -> "Fields":
         """Return the object under `name` as Fields of its own."""
-        value = self.get(name)
-        if not isinstance(value, Mapping):
-            raise self.fail(name, f"is {value!r}", "it must be an object")
-        return Fields(value, self.name, f"{self.where}{name}.")
+        return Fields(self._typed(name, dict, "an object"), self.name, f"{self.where}{name}.")
 
     def refuse(self, name: str, why: str) -> None:
         """Raise if `name` is set: a field that changes the geometry in a way that this planner does not know."""

@@ -19,7 +19,6 @@ class Geometry:
     """A model's sizes. Bytes and tokens are for one sequence, before any parallelism."""
 
     name: str
-    model_type: str
     layers: tuple[Layer, ...]
     vocab_size: int
     hidden_size: int
@@ -48,39 +47,34 @@ class Geometry:
 
     @property
     def parameters_active(self) -> int:
-        """Return the parameters that one generated token uses: with the output matrix, without the input table's row.
-
-        DeepSeek's README_WEIGHTS.md counts in the same way (36.6e9 for V3).
-        """
+        """Return the parameters that a token uses: with output matrix, no input table (so README_WEIGHTS.md of V3)."""
         return self.layer_parameters_active + (self.head_parameters or self.embedding_parameters) + self.hidden_size
 
     @property
     def layer_parameters_active(self) -> int:
         """Return the parameters that each prompt token is multiplied with: no embedding table, no output head."""
-        return sum(layer.count * layer.parameters_active for layer in self.layers)
+        idle = sum(layer.count * (layer.ffn.experts - layer.ffn.experts_active) for layer in self.layers)
+        return sum(layer.count * layer.parameters for layer in self.layers) - idle
 
     @property
     def weight_bytes(self) -> float:
         """Return the bytes of all weights as served."""
-        return self._layer_bytes(active=False) + self._table_bytes(self.embedding_parameters + self.head_parameters)
+        return self._bytes(self.embedding_parameters + self.head_parameters, active=False)
 
     @property
     def active_weight_bytes(self) -> float:
         """Return the weight bytes that one decode step reads: active layers and the output matrix."""
-        head = self.head_parameters or self.embedding_parameters
-        return self._layer_bytes(active=True) + self._table_bytes(head)
+        return self._bytes(self.head_parameters or self.embedding_parameters, active=True)
 
-    def _table_bytes(self, parameters: int) -> float:
-        return (parameters + self.hidden_size) * self.dtype_bytes
-
-    def _layer_bytes(self, active: bool) -> float:
-        return sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
+    def _bytes(self, table: int, *, active: bool) -> float:
+        layers = sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
+        return layers + (table + self.hidden_size) * self.dtype_bytes
 
     def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
         """Return the weight bytes of one such layer, or those that one token is multiplied with."""
-        experts = layer.parameters_experts_active if active else layer.parameters_experts
-        ffn = (layer.parameters_active if active else layer.parameters) - layer.parameters_mixer - experts
-        return layer.parameters_mixer * self.stored.mixer + ffn * self.stored.ffn + experts * self.stored.experts
+        mixer, experts = layer.mixer.parameters, layer.ffn.experts_active if active else layer.ffn.experts
+        others = layer.parameters - mixer - layer.ffn.experts
+        return mixer * self.stored.mixer + others * self.stored.ffn + experts * self.stored.experts
 
     @property
     def fp8_products(self) -> bool:
@@ -106,12 +100,13 @@ class Geometry:
 
     def kv_bytes(self, tokens: int, kv_dtype: str) -> int:
         """Return the bytes that `tokens` of context occupy, windowed layers included, states and padding not."""
-        elements = sum(y.count * y.attention.held_elements(tokens) for y in self.layers if y.attention)
+        seen = ((y.count, y.attention, y.attention.window or tokens) for y in self.layers if y.attention)
+        elements = sum(count * attention.kv_elements * min(tokens, window) for count, attention, window in seen)
         return elements * self.kv_dtype_bytes(kv_dtype)
 
     def windowed_bytes(self, kv_dtype: str) -> int:
         """Return the most bytes that the windowed layers' caches hold, at any context."""
-        windowed = (y.count * y.attention.windowed_elements for y in self.layers if y.attention)
+        windowed = (y.count * y.attention.kv_elements * (y.attention.window or 0) for y in self.layers if y.attention)
         return sum(windowed) * self.kv_dtype_bytes(kv_dtype)
 
     def state_bytes(self) -> int:

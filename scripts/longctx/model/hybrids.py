@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from longctx.model.blocks import NOTHING, Block, biases, dense, gqa, kda, make_layer, mamba1, mamba2, mla, moe
+from longctx.model.blocks import biases, dense, gqa, kda, mamba1, mamba2, mla, moe
 from longctx.model.fields import Fields
-from longctx.model.layers import Layer
+from longctx.model.layers import NOTHING, Block, Layer
 
 
 def deepseek_ffns(f: Fields, layers: int) -> list[Block]:
@@ -26,7 +26,7 @@ def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
         raise linear.fail("full_attn_layers", "and kda_layers do not name each layer once", f"number them 1 to {n}")
     mixers = {True: ("mla", mla(f)), False: ("kda", kda(f, dtype_bytes))}
     norms = 2 * f.count("hidden_size")
-    return [make_layer(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
+    return [Layer(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
 
 
 # Sizes of layer kinds that a model may not have.
@@ -46,19 +46,16 @@ def _mamba_kinds(f: Fields, *kinds: str) -> list[str]:
     return [_SAME_KIND.get(kind, kind) for kind in listed]
 
 
-def _nemotron_kinds(f: Fields) -> list[str]:
-    if f.has("layers_block_type") or f.has("layer_types"):
-        return _mamba_kinds(f, *_NEMOTRON.values())
-    n = f.count("num_hidden_layers")
-    pattern = f.get("hybrid_override_pattern")
-    if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
-        raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
-    return [_NEMOTRON[letter] for letter in pattern]
-
-
 def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Nemotron-H: each layer is one of Mamba-2, attention, a squared-ReLU feed-forward, or routed ones of that kind."""
-    kinds, hidden = _nemotron_kinds(f), f.count("hidden_size")
+    hidden = f.count("hidden_size")
+    if f.has("layers_block_type") or f.has("layer_types"):
+        kinds = _mamba_kinds(f, *_NEMOTRON.values())
+    else:
+        n, pattern = f.count("num_hidden_layers"), f.get("hybrid_override_pattern")
+        if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
+            raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
+        kinds = [_NEMOTRON[letter] for letter in pattern]
     inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
     recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
     names = "mamba_num_heads n_groups ssm_state_size conv_kernel use_conv_bias use_bias"
@@ -71,7 +68,7 @@ def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
     }
     f.skip(*_NEMOTRON_UNUSED)
     blocks = {kind: builders[kind]() for kind in dict.fromkeys(kinds)}
-    return [make_layer(*blocks[kind], hidden) for kind in kinds]
+    return [Layer(*blocks[kind], hidden) for kind in kinds]
 
 
 def _nemotron_moe(f: Fields) -> Block:
@@ -90,7 +87,7 @@ def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
     plain = dense(f, inner)
     sparse = moe(f, experts, f.count("num_experts_per_tok"), inner) if experts > 1 else plain
     ffns = [sparse if i % sparse_every == sparse_at else plain for i in range(n)]
-    return [make_layer(*mixers[i % attention_every == attention_at], ffn, norms) for i, ffn in enumerate(ffns)]
+    return [Layer(*mixers[i % attention_every == attention_at], ffn, norms) for i, ffn in enumerate(ffns)]
 
 
 def _mamba_n(f: Fields, dtype_bytes: int, inner: int, *, norm: bool = True) -> Block:
@@ -108,7 +105,7 @@ def _bamba(f: Fields, dtype_bytes: int) -> list[Layer]:
     mamba = _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden)
     mixers = {True: ("full", gqa(f, **biases(f))), False: ("mamba2", mamba)}
     ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
-    return [make_layer(*mixers[i in full], ffn, 2 * hidden) for i in range(n)]
+    return [Layer(*mixers[i in full], ffn, 2 * hidden) for i in range(n)]
 
 
 def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -116,13 +113,12 @@ def _granite(f: Fields, dtype_bytes: int) -> list[Layer]:
     hidden, experts = f.count("hidden_size"), f.count("num_local_experts", at_least=0)
     kinds = _mamba_kinds(f, "mamba", "attention")
     shared = f.count("shared_intermediate_size")
+    ffn = dense(f, shared)
     if experts:
         ffn = moe(f, experts, f.count("num_experts_per_tok"), f.count("intermediate_size"), shared=shared)
-    else:
-        ffn = dense(f, shared)
-    mixers = {"attention": ("full", gqa(f, mha=True, **biases(f)))}
-    mixers["mamba"] = ("mamba2", _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden))
-    return [make_layer(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
+    mamba = _mamba_n(f, dtype_bytes, f.count("mamba_expand") * hidden)
+    mixers = {"attention": ("full", gqa(f, mha=True, **biases(f))), "mamba": ("mamba2", mamba)}
+    return [Layer(*mixers[kind], ffn, 2 * hidden) for kind in kinds]
 
 
 def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -131,8 +127,8 @@ def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
     f.refuse("projectors_bias", "a bias of Mamba's output")
     mamba = _mamba_n(f, dtype_bytes, inner, norm=f.flag("mamba_rms_norm"))
     ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
-    attention = make_layer("full", gqa(f, **biases(f)), NOTHING, 0)
-    return [attention, make_layer("mamba2", mamba, ffn, 2 * hidden)] * f.count("num_hidden_layers")
+    attention = Layer("full", gqa(f, **biases(f)), NOTHING, 0)
+    return [attention, Layer("mamba2", mamba, ffn, 2 * hidden)] * f.count("num_hidden_layers")
 
 
 def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -141,7 +137,7 @@ def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
         raise f.fail("num_heads", f"is {heads}", f"times head_dim ({f.count('head_dim')}) it must be {inner}")
     f.skip("rms_norm")
     mixer = mamba2(f, "num_heads n_groups state_size conv_kernel use_conv_bias use_bias", inner, dtype_bytes)
-    return [make_layer("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
+    return [Layer("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
 
 
 HYBRIDS: dict[str, Callable[[Fields, int], list[Layer]]] = {

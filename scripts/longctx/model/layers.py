@@ -21,34 +21,22 @@ class Attention:
     window: int | None = None
     chunked: bool = False
 
-    def seen_pairs(self, tokens: int) -> float:
-        """Return the query-key pairs of a causal prefill of `tokens`, each counted once."""
-        if self.window is None or tokens <= self.window:
-            return tokens * tokens / 2
-        if self.chunked:
-            chunks, rest = divmod(tokens, self.window)
-            return (chunks * self.window**2 + rest**2) / 2
-        return self.window * tokens - self.window**2 / 2
-
     def prefill_flops(self, tokens: int) -> float:
-        """Return the FLOPs of a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
-        return 2.0 * self.heads * (self.qk_dim + self.v_dim) * self.seen_pairs(tokens)
-
-    def held_elements(self, tokens: int) -> int:
-        """Return the cached elements of `tokens` of context."""
-        return self.kv_elements * min(tokens, self.window or tokens)
-
-    @property
-    def windowed_elements(self) -> int:
-        """Return the most cached elements of a windowed layer, 0 of one that sees the whole context."""
-        return self.kv_elements * (self.window or 0)
+        """Return the FLOPs of a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair, each counted once."""
+        if self.window is None or tokens <= self.window:
+            pairs = tokens * tokens / 2
+        elif self.chunked:
+            chunks, rest = divmod(tokens, self.window)
+            pairs = (chunks * self.window**2 + rest**2) / 2
+        else:
+            pairs = self.window * tokens - self.window**2 / 2
+        return 2.0 * self.heads * (self.qk_dim + self.v_dim) * pairs
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """The constant state of a linear-attention or Mamba layer, for one sequence, over all heads (elements)."""
 
-    kind: str  # 'kda', 'gdn', 'mamba1', 'mamba2'
     conv_elements: int
     recurrent_elements: int
     conv_bytes: int  # per element
@@ -60,25 +48,45 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """`count` consecutive equal layers; parameters are per layer.
+class Block:
+    """A mixer (attention or linear) or a feed-forward block: its parameters and what it caches.
 
-    `parameters_replicated` are those that tensor parallelism copies to each rank (norms, routers, MLA's down
-    projections). `parameters_mixer` (attention or linear) and `parameters_experts` (the routed ones) are those that
-    some quantisations treat separately.
-    `width` is the number of activation elements per token that live at once in the layer's widest part,
-    `sharded_widths` are the feed-forward widths that tensor parallelism divides.
+    `replicated` are the parameters that tensor parallelism copies to each rank (norms, routers, MLA's down
+    projections), `experts` those of the routed experts. `width` is the number of activation elements per token that
+    live at once in the widest part, `sharded_widths` are the feed-forward widths that tensor parallelism divides.
     """
 
-    kind: str
-    count: int
-    attention: Attention | None
-    state: State | None
     parameters: int
-    parameters_active: int
-    parameters_replicated: int
-    parameters_mixer: int
-    parameters_experts: int
-    parameters_experts_active: int
-    width: int
+    replicated: int = 0
+    experts: int = 0
+    experts_active: int = 0
+    width: int = 0
     sharded_widths: tuple[int, ...] = ()
+    attention: Attention | None = None
+    state: State | None = None
+
+
+NOTHING = Block(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`count` consecutive equal layers, each of a mixer, a feed-forward block and `norms` parameters."""
+
+    kind: str
+    mixer: Block
+    ffn: Block
+    norms: int
+    count: int = 1
+
+    @property
+    def attention(self) -> Attention | None:
+        return self.mixer.attention
+
+    @property
+    def state(self) -> State | None:
+        return self.mixer.state
+
+    @property
+    def parameters(self) -> int:
+        return self.mixer.parameters + self.ffn.parameters + self.norms

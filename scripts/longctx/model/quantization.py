@@ -6,7 +6,6 @@ rather than low.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from longctx.model.fields import Fields
@@ -37,23 +36,20 @@ def weight_bytes(fields: Fields, dtype_bytes: int) -> WeightBytes:
     if not fields.has("quantization_config"):
         return WeightBytes(dtype_bytes, dtype_bytes, dtype_bytes, dtype_bytes)
     quantisation = fields.inner("quantization_config")
-    kv_auto = _kv_bytes(quantisation, dtype_bytes)
+    kv_auto = dtype_bytes
+    if quantisation.has("kv_cache_scheme"):  # some checkpoints set FP8
+        scheme = quantisation.inner("kv_cache_scheme")
+        if scheme.count("num_bits") != 8:
+            raise scheme.fail("num_bits", f"is {scheme.get('num_bits')}", "known are 8 bits")
+        kv_auto = 1
     if quantisation.get("quant_method") == "mxfp4":  # gpt-oss: only experts, one scale byte per 32 elements
         return WeightBytes(dtype_bytes, dtype_bytes, 4.25 / 8, kv_auto)
     size = _parameter_bytes(quantisation)
-    ignored = [name for key in _IGNORED for name in quantisation.items(key, str, [])]
-    ignored = [name for name in ignored if not _SMALL.search(name)]
-    return WeightBytes(
-        mixer=dtype_bytes if _any(_MIXER, ignored) else size,
-        ffn=dtype_bytes if _any(_FFN, ignored) else size,
-        experts=dtype_bytes if _any(_EXPERTS, ignored) else size,
-        kv_auto=kv_auto,
-        block=max(quantisation.items("weight_block_size", int, []), default=0),
-    )
-
-
-def _any(pattern: re.Pattern[str], names: Iterable[str]) -> bool:
-    return any(pattern.search(name) for name in names)
+    listed = (name for key in _IGNORED for name in quantisation.items(key, str, []))
+    ignored = [name for name in listed if not _SMALL.search(name)]
+    mixer, ffn, experts = (dtype_bytes if any(map(kind.search, ignored)) else size for kind in (_MIXER, _FFN, _EXPERTS))
+    block = max(quantisation.items("weight_block_size", int, []), default=0)
+    return WeightBytes(mixer, ffn, experts, kv_auto, block)
 
 
 def _parameter_bytes(quantisation: Fields) -> float:
@@ -66,18 +62,10 @@ def _parameter_bytes(quantisation: Fields) -> float:
     if method in ("awq", "gptq"):  # FP16 scale and packed zero point per group; group_size -1 is a whole column
         bits, group = quantisation.count("bits"), quantisation.get("group_size")
         return bits / 8 + ((2 + bits / 8) / group if isinstance(group, int) and group > 0 else 0.0)
-    if method in ("compressed-tensors", "modelopt"):
-        return _group_bytes(quantisation)
-    raise quantisation.fail(
-        "quant_method",
-        f"is {method!r}",
-        "known are fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt; plan with the unquantised config",
-    )
-
-
-def _group_bytes(quantisation: Fields) -> float:
-    groups = quantisation.inner("config_groups")
-    sizes = set()
+    if method not in ("compressed-tensors", "modelopt"):
+        known = "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt; plan with the unquantised config"
+        raise quantisation.fail("quant_method", f"is {method!r}", f"known are {known}")
+    groups, sizes = quantisation.inner("config_groups"), set()
     for name in groups.values:
         weights = groups.inner(name).inner("weights")
         bits, group = weights.count("num_bits"), weights.get("group_size", default=None)
@@ -86,13 +74,3 @@ def _group_bytes(quantisation: Fields) -> float:
     if len(sizes) != 1:
         raise quantisation.fail("config_groups", "mix several precisions", "plan with the unquantised config")
     return float(sizes.pop())
-
-
-def _kv_bytes(quantisation: Fields, dtype_bytes: int) -> int:
-    """Return the bytes of a cached element for kv_cache_dtype `auto`: some checkpoints set FP8."""
-    if not quantisation.has("kv_cache_scheme"):
-        return dtype_bytes
-    scheme = quantisation.inner("kv_cache_scheme")
-    if scheme.count("num_bits") != 8:
-        raise scheme.fail("num_bits", f"is {scheme.get('num_bits')}", "known are 8 bits")
-    return 1

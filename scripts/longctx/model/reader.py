@@ -4,11 +4,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from longctx.errors import GeometryError
-from longctx.model.blocks import merge_equal
 from longctx.model.families import CLASS_DEFAULTS, FAMILIES
 from longctx.model.fields import REQUIRED, Fields
 from longctx.model.geometry import Geometry
@@ -22,12 +22,12 @@ def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     Those of resources/models are named by file name ('kimi-linear-48b-a3b') or Hugging Face id, so that a machine
     without the model can plan. `revision` is of a cached model (None: its main branch).
     """
-    path = Path(source).expanduser()
+    path, name = Path(source).expanduser(), str(source)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        path = _cached_config(str(source), revision) or _shipped_config(str(source))
+        path = _cached_config(name, revision) or _shipped_config(name)
     config = _read_json(path)
-    return build_geometry(config, name=config.get("longctx_name") or str(source))
+    return build_geometry(config, config.get("longctx_name") or name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def _is_model_id(name: str) -> bool:
 
 
 def _shipped_config(name: str) -> Path:
-    for path in sorted(MODELS_DIR.glob("*.json")):
+    shipped = sorted(MODELS_DIR.glob("*.json"))
+    for path in shipped:
         if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
             return path
-    known = ", ".join(sorted(path.stem for path in MODELS_DIR.glob("*.json")))
+    known = ", ".join(path.stem for path in shipped)
     get = f"; fetch it first: hf download {name} config.json" if _is_model_id(name) else ""
-    raise GeometryError(
-        f"{name}: neither a config.json, nor its folder, nor a model in the Hugging Face cache, nor one of {known}{get}"
-    )
+    tried = "a config.json, nor its folder, nor a model in the Hugging Face cache"
+    raise GeometryError(f"{name}: neither {tried}, nor one of {known}{get}")
 
 
 # Multimodal configurations: the language model's own family, where another name or none stands in the file.
@@ -78,50 +78,36 @@ _TEXT_FAMILY = {
     "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
+# Fields that a multimodal file may have outside of `text_config`.
 _OUTER = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 
 
-def _text_fields(config: Mapping[str, Any], name: str) -> tuple[Fields, tuple[str, ...]]:
-    """Return the language model's fields, with those that a multimodal file has outside of `text_config`, and notes."""
-    fields = Fields(config, name)
-    notes: tuple[str, ...] = ()
+def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
+    """Return the geometry of a config.json's content; GeometryError names a missing or unknown field."""
+    fields, notes = Fields(config, name), []
     if any(key in config for key in ("text_config", "vision_config", "audio_config")):
-        notes = ("the vision or audio parts' weights are not counted",)
+        notes.append("the vision or audio parts' weights are not counted")
     if "text_config" in config:
         fields = fields.inner("text_config")
     own = fields.values
     outer = {k: config[k] for k in _OUTER if config.get(k) is not None and own.get(k) is None}
     model_type = fields.text("model_type", config.get("model_type") or REQUIRED)
-    family = _TEXT_FAMILY.get(model_type, model_type)
-    values, defaults = {**own, **outer, "model_type": family}, CLASS_DEFAULTS.get(family, {})
+    model_type = _TEXT_FAMILY.get(model_type, model_type)
+    values, defaults = {**own, **outer, "model_type": model_type}, CLASS_DEFAULTS.get(model_type, {})
     values.update({k: v for k, v in defaults.items() if values.get(k) is None})
-    return replace(fields, values=values), notes
-
-
-def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
-    """Return the geometry of a config.json's content; GeometryError names a missing or unknown field."""
-    fields, notes = _text_fields(config, name)
-    model_type = fields.text("model_type")
+    fields = replace(fields, values=values)
     if model_type not in FAMILIES:
         raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
     dtype_bytes = fields.dtype_bytes()
-    layers = merge_equal(FAMILIES[model_type](fields, dtype_bytes))
-    table = fields.count("vocab_size") * fields.count("hidden_size")
+    runs = groupby(FAMILIES[model_type](fields, dtype_bytes))
+    layers = tuple(replace(layer, count=len(list(run))) for layer, run in runs)
+    vocab_size, hidden_size = fields.count("vocab_size"), fields.count("hidden_size")
+    table = vocab_size * hidden_size
+    head = 0 if fields.flag("tie_word_embeddings", False) else table
+    max_position = fields.get("max_position_embeddings", "model_max_length", default=None)
+    stored = weight_bytes(fields, dtype_bytes)
     if any(fields.get(key, default=0) for key in _MTP):
-        notes = (*notes, "multi-token-prediction layers are not counted")
-    geometry = Geometry(
-        name=name,
-        model_type=model_type,
-        layers=layers,
-        vocab_size=fields.count("vocab_size"),
-        hidden_size=fields.count("hidden_size"),
-        embedding_parameters=table,
-        head_parameters=0 if fields.flag("tie_word_embeddings", False) else table,
-        dtype_bytes=dtype_bytes,
-        stored=weight_bytes(fields, dtype_bytes),
-        max_position=fields.get("max_position_embeddings", "model_max_length", default=None),
-        notes=notes,
-    )
+        notes.append("multi-token-prediction layers are not counted")
     fields.refuse_unread(model_type)
-    return geometry
+    return Geometry(name, layers, vocab_size, hidden_size, table, head, dtype_bytes, stored, max_position, tuple(notes))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from longctx.campaign.point import Point
 from longctx.errors import ConfigError, DataError, GeometryError, LongctxError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
-from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.hardware import AXES, Parallelism, load_hardware
 from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points
 from longctx.plan.system import Settings, System
@@ -29,11 +30,6 @@ class CampaignPlan:
     system: System
     rows: tuple[dict[str, Any], ...]
 
-    @property
-    def lengths(self) -> list[int]:
-        """Return the planned lengths in tokens, ascending."""
-        return sorted({row["length"] for row in self.rows})
-
 
 def measured_ttft(summary: Path | None) -> dict[int, float]:
     """Return {length: mean cold TTFT in s} of a summary.parquet, {} without one; lengths without TTFT are left out."""
@@ -43,10 +39,7 @@ def measured_ttft(summary: Path | None) -> dict[int, float]:
 
 
 def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
-    """Plan every (mode, length) of a campaign; `measured` as `measured_ttft` returns it.
-
-    GeometryError and ConfigError name the wrong setting or field.
-    """
+    """Plan every (mode, length), with `measured_ttft`; GeometryError and ConfigError name the wrong setting."""
 
     def requests(mode: str, length: int) -> int:
         counted = campaign_facet(mode).counted_roles
@@ -70,21 +63,16 @@ def known_plan(campaign: Campaign, path: Path | str, measured: Mapping[int, floa
 
 
 def save_plan(campaign: Campaign) -> Path | None:
-    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made.
-
-    A file with the same rows keeps its time, so that nothing that depends on it is made again.
-    """
+    """Write the plan to <results>/.config/<config_hash>.plan.parquet; return its path, None where it cannot be made."""
     path = plan_path(campaign)
     try:
         plan = plan_campaign(campaign)
     except (GeometryError, ConfigError):
         return None
-    try:
-        is_current = PlanTable.read(path).rows == plan.rows
-    except DataError:
-        is_current = False
-    if not is_current:
-        write_rows(path, PLAN, plan.rows, {"model": plan.system.geometry.name} | campaign.labels)
+    with suppress(DataError):
+        if PlanTable.read(path).rows == plan.rows:  # keeps its time, so that nothing that depends on it is made again
+            return path
+    write_rows(path, PLAN, plan.rows, {"model": plan.system.geometry.name} | campaign.labels)
     return path
 
 
@@ -114,34 +102,21 @@ def campaign_system(campaign: Campaign) -> System:
         passes=campaign.config.passes,
         scope=campaign.scope,
     )
-    parallelism = Parallelism(
-        tensor=recipe.tensor_parallel_size,
-        pipeline=recipe.pipeline_parallel_size,
-        decode_context=recipe.decode_context_parallel_size,
-        data=recipe.data_parallel_size,
-    )
+    split = Parallelism(**{axis: getattr(recipe, f"{axis}_parallel_size") for axis in AXES})
     node = load_hardware(hardware.gpu, hardware.count) if hardware else None
-    return System(_geometry(campaign), node, parallelism, settings)
+    return System(_geometry(campaign), node, split, settings)
 
 
 def _geometry(campaign: Campaign) -> Geometry:
-    """Return the model's geometry; GeometryError says how to plan a model that the planner cannot read."""
     model = campaign.config.model
-    if model.source == "synthetic":
-        return _synthetic_geometry(campaign)
+    if model.source == "synthetic":  # the model that rule `model` makes from the same arguments, made already or not
+        option, value = campaign.model_arguments
+        made = None if option == "--from-config" else TINY_LLAMA | json.loads(value)
+        geometry = build_geometry(made, "a tiny Llama") if made else read_geometry(value)
+        return replace(geometry, name=f"{geometry.name} (random weights)")
     if model.geometry:
         return read_geometry(ROOT / model.geometry)
     try:
         return read_geometry(campaign.model_path, model.revision)
     except GeometryError as error:
         raise GeometryError(f"{error}; or name a config.json that the plan can read as model.geometry") from error
-
-
-def _synthetic_geometry(campaign: Campaign) -> Geometry:
-    """Return the geometry of the model that rule `model` makes from the same arguments, made already or not."""
-    option, value = campaign.model_arguments
-    if option == "--from-config":
-        geometry = read_geometry(value)
-    else:
-        geometry = build_geometry(TINY_LLAMA | json.loads(value), "a tiny Llama")
-    return replace(geometry, name=f"{geometry.name} (random weights)")

@@ -9,7 +9,6 @@ says that longer prompts get further from it; then the bound and the share of it
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import log2, sqrt
 
 import numpy as np
@@ -51,16 +50,12 @@ class TtftFit:
         """Return (middle, low, high) seconds: a 90 % interval, widened by DRIFT_PER_DOUBLING beyond `longest`."""
         x = np.array([1.0, tokens, float(tokens) ** 2])
         middle = self.c + self.a * tokens + self.b * tokens**2
-        statistical = _t90(self.degrees) * sqrt(max(0.0, float(x @ self.covariance @ x)))
+        # The two-sided 90 % quantile of Student's t; without residuals MEASUREMENT_SIGMA is known: the normal's.
+        t90 = float(stdtrit(self.degrees, 0.95)) if self.degrees else 1.645
+        statistical = t90 * sqrt(max(0.0, float(x @ self.covariance @ x)))
         drift = DRIFT_PER_DOUBLING * max(0.0, log2(tokens / self.longest)) * middle
         half = sqrt(statistical**2 + drift**2)
         return middle, max(0.0, middle - half), middle + half
-
-
-@cache
-def _t90(degrees: int) -> float:
-    """Return the two-sided 90 % quantile of Student's t; without residuals MEASUREMENT_SIGMA is known: the normal's."""
-    return float(stdtrit(degrees, 0.95)) if degrees else 1.645
 
 
 def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:
@@ -114,7 +109,10 @@ def forecast(
     measured = measured or {}
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
-    deviation = _deviation(curve, measured) if curve and same_setup and bound and measured else None
+    deviation = None  # the factor, at least 1, by which the longest measured prompt was slower or faster than the curve
+    if curve and same_setup and bound and measured:
+        ratio = measured[max(measured)] / curve.time_at(max(measured))
+        deviation = max(ratio, 1 / ratio)
     if len(measured) >= 2:
         estimate, is_credible = extrapolate(tokens, measured, bound, f"fit of {len(measured)} lengths")
         agrees = deviation is not None and deviation <= AGREEING and curve and max(measured) <= curve.lengths[-1]
@@ -130,12 +128,6 @@ def forecast(
     factor = max(1 + OWN_SPREAD, deviation or 1.0) if same_setup else FOREIGN_FACTOR
     source = curve.name if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)
-
-
-def _deviation(curve: ReferenceCurve, measured: Mapping[int, float]) -> float:
-    """Return the factor, at least 1, by which the longest measured prompt was slower or faster than the curve."""
-    ratio = measured[max(measured)] / curve.time_at(max(measured))
-    return max(ratio, 1 / ratio)
 
 
 def extrapolate(

@@ -23,6 +23,9 @@ class Hardware:
     source: str = ""
 
 
+AXES = ("tensor", "pipeline", "decode_context", "data")
+
+
 @dataclass(frozen=True, slots=True)
 class Parallelism:
     """vLLM's --tensor-, --pipeline-, --decode-context- and --data-parallel-size."""
@@ -33,14 +36,12 @@ class Parallelism:
     data: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "pipeline", "decode_context", "data"):
+        for name in AXES:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}_parallel_size: is {getattr(self, name)}; it must be 1 or more")
         if self.tensor % self.decode_context:
-            raise ConfigError(
-                f"decode_context_parallel_size: {self.decode_context} does not divide tensor_parallel_size"
-                f" {self.tensor}; DCP shares the TP ranks"
-            )
+            indivisible = f"{self.decode_context} does not divide tensor_parallel_size {self.tensor}"
+            raise ConfigError(f"decode_context_parallel_size: {indivisible}; DCP shares the TP ranks")
 
     @property
     def gpus(self) -> int:
@@ -69,21 +70,15 @@ def _gpu(row: dict[str, str], path: Path) -> Hardware:
         except (KeyError, ValueError, TypeError):
             value = 0.0
         if not 0 < value < inf:
-            raise ConfigError(
-                f"{path}: {column} of {row.get('gpu')!r} is {row.get(column)!r}; it must be a number above 0"
-            )
+            wrong = f"{column} of {row.get('gpu')!r} is {row.get(column)!r}"
+            raise ConfigError(f"{path}: {wrong}; it must be a number above 0")
         return value
 
-    return Hardware(
-        name=row["gpu"] or "",
-        count=1,
-        hbm_bytes=int(positive("hbm_gib") * 2**30),
-        hbm_bytes_per_s=positive("hbm_tb_s") * 1e12,
-        bf16_flops=positive("bf16_tflops") * 1e12,
-        fp8_flops=positive("fp8_tflops") * 1e12 if row.get("fp8_tflops") else None,
-        vendor=row.get("vendor") or "",
-        source=row.get("source") or "",
-    )
+    hbm_bytes, hbm_bytes_per_s = int(positive("hbm_gib") * 2**30), positive("hbm_tb_s") * 1e12
+    bf16_flops = positive("bf16_tflops") * 1e12
+    fp8_flops = positive("fp8_tflops") * 1e12 if row.get("fp8_tflops") else None
+    name, vendor, source = (row.get(column) or "" for column in ("gpu", "vendor", "source"))
+    return Hardware(name, 1, hbm_bytes, hbm_bytes_per_s, bf16_flops, fp8_flops, vendor, source)
 
 
 def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:

@@ -32,37 +32,29 @@ class Memory:
 
 def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
     """Raise ConfigError for a split that vLLM refuses for this model."""
-    tensor, context = parallelism.tensor, parallelism.decode_context
+    tensor, context, block = parallelism.tensor, parallelism.decode_context, geometry.stored.block
     for layer in geometry.layers:
-        _check_fp8_blocks(layer, geometry.stored.block, tensor)
-        attention = layer.attention
-        if attention is None:
+        for width in layer.ffn.sharded_widths:  # a rank's share must be whole FP8 blocks (vLLM, fp8_utils.py)
+            if block and (width % tensor or width // tensor % block):
+                share = f"{width / tensor:g} of a feed-forward width of {width} per rank"
+                whole = f"multiple of the {block} of the FP8 weights' blocks"
+                raise ConfigError(f"tensor_parallel_size: {tensor} leaves {share}, which is no {whole}")
+        if (attention := layer.attention) is None:
             continue
         if attention.heads % tensor:
             raise ConfigError(f"tensor_parallel_size: {tensor} does not divide the {attention.heads} attention heads")
         if attention.kind != "gqa":
             continue
-        if max(attention.kv_heads, tensor) % min(attention.kv_heads, tensor):
+        kv_heads = attention.kv_heads
+        if max(kv_heads, tensor) % min(kv_heads, tensor):
+            raise ConfigError(f"tensor_parallel_size: {tensor} and the {kv_heads} KV heads do not divide each other")
+        if context > 1 and tensor < context * kv_heads:
             raise ConfigError(
-                f"tensor_parallel_size: {tensor} and the {attention.kv_heads} KV heads do not divide each other"
-            )
-        if context > 1 and tensor < context * attention.kv_heads:
-            raise ConfigError(
-                f"decode_context_parallel_size: {context} needs at least {context * attention.kv_heads} TP ranks,"
-                f" since this model's {attention.kv_heads} KV heads are sharded before the context is"
+                f"decode_context_parallel_size: {context} needs at least {context * kv_heads} TP ranks,"
+                f" since this model's {kv_heads} KV heads are sharded before the context is"
             )
     if parallelism.pipeline > geometry.layer_count:
         raise ConfigError(f"pipeline_parallel_size: {parallelism.pipeline} exceeds the {geometry.layer_count} layers")
-
-
-def _check_fp8_blocks(layer: Layer, block: int, tensor: int) -> None:
-    """Raise where a rank's share of a feed-forward width is no whole number of FP8 blocks (vLLM, fp8_utils.py)."""
-    for width in layer.sharded_widths:
-        if block and (width % tensor or width // tensor % block):
-            raise ConfigError(
-                f"tensor_parallel_size: {tensor} leaves {width / tensor:g} of a feed-forward width of {width} per rank,"
-                f" which is no multiple of the {block} of the FP8 weights' blocks"
-            )
 
 
 def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:
@@ -99,10 +91,3 @@ def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:
 def tokens_bytes(layers: Sequence[Layer], tensor: int, element_bytes: int) -> list[int]:
     """Return `token_bytes` of each layer that has attention."""
     return [token_bytes(layer.attention, tensor, element_bytes) for layer in layers if layer.attention]
-
-
-def block_group(layer: Layer) -> tuple[str, int | None] | None:
-    """Return the key by which vLLM groups layers: a constant state, or the attention's kind and window."""
-    if layer.state:
-        return ("state", None)
-    return (layer.attention.kind, layer.attention.window) if layer.attention else None

@@ -1,17 +1,14 @@
-"""The rows of a plan: whether each length fits, the hardware's limits, and how long the campaign takes.
-
-Pure arithmetic over a `System`, a forecast and the modes' own costs. Rows are of `schemas.PLAN`.
-"""
+"""The schemas.PLAN rows of a plan: whether each length fits, the hardware's limits, how long the campaign takes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from longctx.campaign.mode import campaign_facet
 from longctx.plan.forecast import Estimate, forecast
 from longctx.plan.memory import Memory
-from longctx.plan.published import ReferenceCurve, nearest_curve, reference_curves
+from longctx.plan.published import nearest_curve, reference_curves
 from longctx.plan.splits import ways_to_fit
 from longctx.plan.system import System
 from longctx.units import GIB
@@ -21,89 +18,62 @@ from longctx.units import GIB
 DECODE_SHARE_OF_BOUND = 0.6
 DECODE_STEP_S = 0.004
 GPU_START_S, CPU_START_S = 240.0, 60.0  # weights, graphs and warm-up of one server, where nothing was measured
+_ESTIMATED = ("est_ttft_s", "est_ttft_low_s", "est_ttft_high_s", "est_source")  # the fields of an Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Planner:
-    """Plans the lengths of one system; forecasts rest on `curve` where nothing is measured yet."""
+def _row(
+    system: System, mode: str, length: int, estimate: Estimate | None, requests: int, starts: float, passes: int
+) -> dict[str, Any]:
+    """Return a schemas.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
+    facet, memory, has_bounds = campaign_facet(mode), system.memory(), system.hardware is not None
+    reason, remedy = None, system.aiter_problem(length)
+    if memory is not None and not system.holds(length):
+        reason, remedy = "does_not_fit", _remedy(system, length, memory)
+    elif remedy:
+        reason = "unsupported"
+    decode_bound_tok_s = system.decode_bound_tok_s(length) if has_bounds else None
+    hours = None
+    if reason is None and (estimate or not facet.measures_ttft):
+        prefill_s = facet.prefills(requests) * (estimate.ttft_s if estimate else 0.0)
+        hours = passes * _pass_s(system, starts, prefill_s, requests, decode_bound_tok_s) / 3600
+    return {
+        "mode": mode,
+        "length": length,
+        "kv_bytes_per_rank": system.kv_bytes_per_rank(length),
+        "state_bytes_per_rank": system.state_bytes_per_rank,
+        "weight_bytes_per_rank": system.weight_bytes_per_rank,
+        "capacity_tokens": system.capacity_tokens(),
+        "fits": None if memory is None else reason is None,
+        "ttft_bound_s": system.ttft_bound_s(length) if has_bounds and facet.measures_ttft else None,
+        "decode_bound_tok_s": decode_bound_tok_s,
+        "est_hours": hours,
+        "reason": reason,
+        "remedy": remedy,
+    } | dict(zip(_ESTIMATED, astuple(estimate) if estimate else (None,) * len(_ESTIMATED), strict=True))
 
-    system: System
-    measured: Mapping[int, float]
-    curve: ReferenceCurve | None
 
-    def estimate(self, length: int) -> Estimate | None:
-        """Return the TTFT to expect, None where nothing measured or published says anything."""
-        system, curve = self.system, self.curve
-        bound = None if system.hardware is None else system.ttft_bound_s
-        same_setup = curve is not None and system.is_same_setup(curve.system)
-        return forecast(length, measured=self.measured, bound=bound, curve=curve, same_setup=same_setup)
+def _pass_s(system: System, starts: float, prefill_s: float, requests: int, decode_bound_tok_s: float | None) -> float:
+    step_s = DECODE_STEP_S + (1 / decode_bound_tok_s / DECODE_SHARE_OF_BOUND if decode_bound_tok_s else 0.0)
+    start_s = CPU_START_S if system.hardware is None else GPU_START_S
+    return starts * start_s + prefill_s + requests * system.settings.max_new_tokens * step_s
 
-    def row(self, mode: str, length: int, requests: int, starts: float, passes: int) -> dict[str, Any]:
-        """Return a schemas.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
-        system, facet = self.system, campaign_facet(mode)
-        memory, has_bounds = system.memory(), system.hardware is not None
-        reason, remedy = self._refusal(length, memory)
-        estimate = self.estimate(length) if facet.measures_ttft else None
-        decode_bound_tok_s = system.decode_bound_tok_s(length) if has_bounds else None
-        hours = None
-        if reason is None and (estimate or not facet.measures_ttft):
-            prefill_s = facet.prefills(requests) * (estimate.ttft_s if estimate else 0.0)
-            hours = passes * self._pass_s(starts, prefill_s, requests, decode_bound_tok_s) / 3600
-        return {
-            "mode": mode,
-            "length": length,
-            "kv_bytes_per_rank": system.kv_bytes_per_rank(length),
-            "state_bytes_per_rank": system.state_bytes_per_rank,
-            "weight_bytes_per_rank": system.weight_bytes_per_rank,
-            "capacity_tokens": system.capacity_tokens(),
-            "fits": None if memory is None else reason is None,
-            "ttft_bound_s": system.ttft_bound_s(length) if has_bounds and facet.measures_ttft else None,
-            "decode_bound_tok_s": decode_bound_tok_s,
-            "est_ttft_s": estimate and estimate.ttft_s,
-            "est_ttft_low_s": estimate and estimate.low_s,
-            "est_ttft_high_s": estimate and estimate.high_s,
-            "est_source": estimate and estimate.source,
-            "est_hours": hours,
-            "reason": reason,
-            "remedy": remedy,
-        }
 
-    def _pass_s(self, starts: float, prefill_s: float, requests: int, decode_bound_tok_s: float | None) -> float:
-        """Return the seconds of one pass: server starts, prefills, and an answer to each request."""
-        settings = self.system.settings
-        step_s = DECODE_STEP_S + (1 / decode_bound_tok_s / DECODE_SHARE_OF_BOUND if decode_bound_tok_s else 0.0)
-        default_start_s = CPU_START_S if self.system.hardware is None else GPU_START_S
-        start_s = default_start_s if settings.start_s is None else settings.start_s
-        return starts * start_s + prefill_s + requests * settings.max_new_tokens * step_s
-
-    def _refusal(self, length: int, memory: Memory | None) -> tuple[str | None, str | None]:
-        """Return reason and remedy of a length that cannot run, (None, None) of one that may."""
-        if memory is not None and not self.system.holds(length):
-            return "does_not_fit", self._remedy(length, memory)
-        problem = self.system.aiter_problem(length)
-        return ("unsupported", problem) if problem else (None, None)
-
-    def _remedy(self, length: int, memory: Memory) -> str:
-        system = self.system
-        if memory.kv <= 0 and memory.weights is not None:
-            problem = f"the weights ({memory.weights / GIB:.1f} GiB per GPU) leave no room for a KV cache"
-        else:
-            need = system.kv_bytes_per_rank(system.needed_tokens(length))
-            problem = f"needs {need / GIB:.1f} GiB of KV cache per rank, {max(0, memory.kv) / GIB:.1f} GiB are left"
-        if system.hardware is None:
-            ways = [f"VLLM_CPU_KVCACHE_SPACE={self._cpu_gib(length)}"]
-        else:
-            ways = list(ways_to_fit(system, length))
-        if longest := system.max_context():
-            ways.append(f"lengths up to {longest:,} tokens")
-        return f"{problem}; would fit: {' or '.join(ways)}" if ways else f"{problem}; nothing within 64 GPUs would fit"
-
-    def _cpu_gib(self, length: int) -> int:
-        """Return the smallest power of two GiB of CPU cache that holds `length`."""
-        gib = 1
-        while not replace(self.system, settings=replace(self.system.settings, cpu_kv_gib=gib)).holds(length):
+def _remedy(system: System, length: int, memory: Memory) -> str:
+    if memory.kv <= 0 and memory.weights is not None:
+        problem = f"the weights ({memory.weights / GIB:.1f} GiB per GPU) leave no room for a KV cache"
+    else:
+        need = system.kv_bytes_per_rank(system.needed_tokens(length))
+        problem = f"needs {need / GIB:.1f} GiB of KV cache per rank, {max(0, memory.kv) / GIB:.1f} GiB are left"
+    if system.hardware is None:
+        gib = 1  # the smallest power of two that holds `length`
+        while not replace(system, settings=replace(system.settings, cpu_kv_gib=gib)).holds(length):
             gib *= 2
-        return gib
+        ways = [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
+    else:
+        ways = list(ways_to_fit(system, length))
+    if longest := system.max_context():
+        ways.append(f"lengths up to {longest:,} tokens")
+    return f"{problem}; would fit: {' or '.join(ways)}" if ways else f"{problem}; nothing within 64 GPUs would fit"
 
 
 def plan_points(
@@ -113,17 +83,15 @@ def plan_points(
     requests: Callable[[str, int], int] = lambda mode, length: 1,
     passes: Callable[[str], int] | None = None,
     measured: Mapping[int, float] | None = None,
-    curves: Sequence[ReferenceCurve] | None = None,
 ) -> list[dict[str, Any]]:
     """Return one schemas.PLAN row per (mode, length) of `points`, hours over all passes.
 
     `requests` gives the counted requests per point and pass, `passes` those of a mode (by default settings.passes),
     `measured` the mean TTFT in seconds of the lengths that this campaign has measured already.
     """
-    curve = None
-    if system.hardware is not None:
-        curve = nearest_curve(system.hardware, reference_curves() if curves is None else curves)
-    planner = Planner(system, measured or {}, curve)
+    curve = None if system.hardware is None else nearest_curve(system.hardware, reference_curves())
+    bound = None if system.hardware is None else system.ttft_bound_s
+    same_setup = curve is not None and system.is_same_setup(curve.system)
     rungs = Counter(mode for mode, _ in points)
     mode_passes = {mode: passes(mode) if passes else system.settings.passes for mode in rungs}
     scope = system.settings.scope
@@ -132,7 +100,13 @@ def plan_points(
         # Each mode has servers of its own.
         return {"point": 1.0, "pass": 1 / rungs[mode]}.get(scope, 1 / (rungs[mode] * mode_passes[mode]))
 
-    return [planner.row(mode, n, requests(mode, n), starts(mode), mode_passes[mode]) for mode, n in points]
+    rows = []
+    for mode, n in points:
+        estimate = None
+        if campaign_facet(mode).measures_ttft:
+            estimate = forecast(n, measured=measured, bound=bound, curve=curve, same_setup=same_setup)
+        rows.append(_row(system, mode, n, estimate, requests(mode, n), starts(mode), mode_passes[mode]))
+    return rows
 
 
 def campaign_hours(rows: Iterable[Mapping[str, Any]]) -> float | None:

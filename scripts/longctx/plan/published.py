@@ -52,20 +52,13 @@ def system(table_notes: Mapping[str, str], path: Path) -> System | None:
 
 
 def system_limits(system: System, lengths: Iterable[int], prefilled: int) -> dict[int, Limit]:
-    """Return a system's limits at `lengths` (tokens) and each doubling between them, for a curve.
-
-    TTFT has limits up to `prefilled`, the longest prompt that was prefilled.
-    """
-    return {
-        length: Limit(system.ttft_bound_s(length) if length <= prefilled else None, system.decode_bound_tok_s(length))
-        for length in _with_doublings(lengths)
-    }
-
-
-def _with_doublings(lengths: Iterable[int]) -> list[int]:
+    """Return limits at `lengths` (tokens) and each doubling between; of TTFT up to `prefilled`, the longest prefill."""
     ascending = sorted(lengths)
     steps = range(ascending[0].bit_length(), ascending[-1].bit_length()) if ascending else ()
-    return sorted({*ascending, *(1 << step for step in steps)})
+    return {
+        length: Limit(system.ttft_bound_s(length) if length <= prefilled else None, system.decode_bound_tok_s(length))
+        for length in sorted({*ascending, *(1 << step for step in steps)})
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,8 @@ MAX_GPUS = 64  # of a remedy
 
 
 def splits(geometry: Geometry, gpus: int, node_gpus: int | None = None) -> Iterator[Parallelism]:
-    """Yield every TP x PP split of `gpus` GPUs with every DCP that vLLM allows for this model, TP first.
-
-    TP stays within `node_gpus` where given, since it needs the links inside a node.
-    """
-    for tensor in range(min(gpus, node_gpus or gpus), 0, -1):
-        if gpus % tensor:
-            continue
+    """Yield every TP x PP x DCP split that vLLM allows, TP first; TP needs the links inside a node (`node_gpus`)."""
+    for tensor in (d for d in range(min(gpus, node_gpus or gpus), 0, -1) if gpus % d == 0):
         for context in (d for d in range(1, tensor + 1) if tensor % d == 0):
             split = Parallelism(tensor=tensor, pipeline=gpus // tensor, decode_context=context)
             try:
@@ -31,7 +26,6 @@ def splits(geometry: Geometry, gpus: int, node_gpus: int | None = None) -> Itera
 
 
 def _on_gpus(system: System, gpus: int, node_gpus: int | None = None) -> Iterator[System]:
-    """Yield the system on `gpus` of its GPUs, split in every way."""
     node = replace(system.gpus, count=gpus)
     for split in splits(system.geometry, gpus, node_gpus):
         yield replace(system, hardware=node, parallelism=split)
@@ -65,12 +59,9 @@ def hold_table(system: System, kv_dtypes: Sequence[str] = ("bfloat16", "fp8")) -
     for split in _on_gpus(system, system.gpus.count):
         for candidate in map(split.with_kv_dtype, kv_dtypes):
             memory, longest = candidate.memory(), candidate.max_context()
-            row = _labels(candidate) | {
-                "weight_bytes_per_rank": memory and memory.weights,
-                "kv_bytes": memory and memory.kv,
-                "max_context": longest,
-            }
-            rows.append(row | (_bounds(candidate, longest) if longest else {}))
+            sizes = {"weight_bytes_per_rank": memory and memory.weights, "kv_bytes": memory and memory.kv}
+            bounds = _bounds(candidate, longest) if longest else {}
+            rows.append(_labels(candidate) | sizes | {"max_context": longest} | bounds)
     return rows
 
 

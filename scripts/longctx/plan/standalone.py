@@ -51,9 +51,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--decode-context", type=_count, default=1, help="decode context parallel size")
     group.add_argument("--gpu-memory-utilization", type=_share, default=0.95, help="0 to 1")
     group.add_argument("--batched-tokens", type=_count, default=16384, help="tokens of one prefill chunk")
-    group.add_argument(
-        "--headroom", type=parse_length, default=16384, dest="headroom_tokens", help="tokens beyond the prompt"
-    )
+    headroom_help = "tokens beyond the prompt"
+    group.add_argument("--headroom", type=parse_length, default=16384, dest="headroom_tokens", help=headroom_help)
     group.add_argument("--max-new-tokens", type=_count, default=128)
     group.add_argument("--passes", type=_count, default=3)
     group.add_argument("--aiter-version", default=AITER_64BIT, help="ROCm: AITER release in use")
@@ -80,7 +79,6 @@ def _parallelism(args: argparse.Namespace, geometry: Geometry) -> Parallelism:
     for split in splits(geometry, args.count):
         if args.pipeline in (None, split.pipeline) and args.decode_context == split.decode_context:
             return split
-    raise LongctxError(
-        f"--count: this model has no split of {args.count} GPUs with --decode-context {args.decode_context}"
-        f"{f' and --pipeline {args.pipeline}' if args.pipeline else ''}; change one of them, or name --tensor"
-    )
+    asked = f"--decode-context {args.decode_context}{f' and --pipeline {args.pipeline}' if args.pipeline else ''}"
+    no_split = f"this model has no split of {args.count} GPUs with {asked}"
+    raise LongctxError(f"--count: {no_split}; change one of them, or name --tensor")

@@ -15,19 +15,8 @@ from packaging.version import InvalidVersion, Version
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.layers import Layer
+from longctx.plan import memory
 from longctx.plan.hardware import Hardware, Parallelism
-from longctx.plan.memory import (
-    BLOCK_TOKENS,
-    CPU_BLOCK_TOKENS,
-    MLA_BLOCK_TOKENS,
-    Memory,
-    block_group,
-    check_parallelism,
-    layer_kv_bytes,
-    pipeline_stages,
-    states_bytes,
-    tokens_bytes,
-)
 from longctx.units import GIB
 
 DEFAULT_UTILIZATION = 0.9  # vLLM 0.25.1's --gpu-memory-utilization
@@ -47,7 +36,7 @@ class Settings:
 
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
-    'pass' or 'campaign'). start_s: one server's start with warm-up, None = GPU_START_S or CPU_START_S.
+    'pass' or 'campaign').
     """
 
     kv_dtype: str = "auto"
@@ -59,7 +48,6 @@ class Settings:
     aiter_version: str | None = None
     passes: int = 1
     scope: str = "point"
-    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +60,10 @@ class System:
     settings: Settings
 
     def __post_init__(self) -> None:
-        check_parallelism(self.geometry, self.parallelism)
-        if self.hardware is not None and self.parallelism.gpus > self.hardware.count:
-            raise ConfigError(
-                f"hardware.count: {self.parallelism.label} needs {self.parallelism.gpus} GPUs and there are"
-                f" {self.hardware.count}"
-            )
+        split, node = self.parallelism, self.hardware
+        memory.check_parallelism(self.geometry, split)
+        if node is not None and split.gpus > node.count:
+            raise ConfigError(f"hardware.count: {split.label} needs {split.gpus} GPUs and there are {node.count}")
 
     @property
     def gpus(self) -> Hardware:
@@ -93,7 +79,7 @@ class System:
 
     @property
     def stages(self) -> list[list[Layer]]:
-        return pipeline_stages(self.geometry, self.parallelism.pipeline)
+        return memory.pipeline_stages(self.geometry, self.parallelism.pipeline)
 
     def with_kv_dtype(self, kv_dtype: str) -> "System":
         return replace(self, settings=replace(self.settings, kv_dtype=kv_dtype))
@@ -109,13 +95,11 @@ class System:
 
         Communication, memory traffic, sampling and pipeline bubbles are left out: it is a bound, not a forecast.
         """
-        bf16 = self.gpus.bf16_flops
+        geometry, bf16 = self.geometry, self.gpus.bf16_flops
         fp8 = self.gpus.fp8_flops or bf16
-        attention_peak = fp8 if self.element_bytes == 1 and not self.geometry.is_mla else bf16
-        linear_peak = fp8 if self.geometry.fp8_products else bf16
-        seconds = (
-            self.geometry.attention_flops(tokens) / attention_peak + self.geometry.linear_flops(tokens) / linear_peak
-        )
+        attention_peak = fp8 if self.element_bytes == 1 and not geometry.is_mla else bf16
+        linear_peak = fp8 if geometry.fp8_products else bf16
+        seconds = geometry.attention_flops(tokens) / attention_peak + geometry.linear_flops(tokens) / linear_peak
         return seconds / (self.parallelism.tensor * self.parallelism.pipeline)
 
     def decode_bound_tok_s(self, context: int) -> float:
@@ -124,36 +108,36 @@ class System:
         Active weights are sharded by TP; the cache as `kv_bytes_per_rank` has it; states are read and written.
         Pipeline stages work one after the other, so PP does not shorten a token.
         """
-        bandwidth = self.gpus.hbm_bytes_per_s
         one_stage = replace(self, parallelism=replace(self.parallelism, pipeline=1, data=1))
         moved = self.geometry.active_weight_bytes / self.parallelism.tensor + one_stage.kv_bytes_per_rank(context)
-        return bandwidth / (moved + 2 * one_stage.state_bytes_per_rank)
+        return self.gpus.hbm_bytes_per_s / (moved + 2 * one_stage.state_bytes_per_rank)
 
     def kv_bytes_per_rank(self, tokens: int) -> int:
         """Return the cache bytes of `tokens` on the fullest rank, without padding."""
-        size = self.element_bytes
-        return max(sum(layer_kv_bytes(y, self.parallelism, tokens, size) for y in stage) for stage in self.stages)
+        split, size = self.parallelism, self.element_bytes
+        return max(sum(memory.layer_kv_bytes(y, split, tokens, size) for y in stage) for stage in self.stages)
 
     @property
     def state_bytes_per_rank(self) -> int:
         """Return the constant states' bytes on the fullest rank, without padding."""
-        return max(sum(states_bytes(stage, self.parallelism.tensor)) for stage in self.stages)
+        return max(sum(memory.states_bytes(stage, self.parallelism.tensor)) for stage in self.stages)
 
     @property
     def weight_bytes_per_rank(self) -> int:
         """Return the weights on the fullest rank: matrices sharded, norms, routers and MLA down projections copied."""
-        table = self.geometry.vocab_size * self.geometry.hidden_size * self.geometry.dtype_bytes
-        table_per_rank = table / self.parallelism.tensor
-        totals = [sum(map(self._layer_weights, stage), 0.0) for stage in self.stages]
+        geometry, tensor = self.geometry, self.parallelism.tensor
+        copied_bytes = max(geometry.stored.mixer, geometry.stored.ffn)
+        table_per_rank = geometry.embedding_parameters * geometry.dtype_bytes / tensor
+
+        def on_rank(layer: Layer) -> float:
+            copied = (layer.mixer.replicated + layer.ffn.replicated + layer.norms) * copied_bytes
+            return (geometry.layer_bytes(layer) - copied) / tensor + copied
+
+        totals = [sum(map(on_rank, stage), 0.0) for stage in self.stages]
         totals[0] += table_per_rank
-        if self.parallelism.pipeline > 1 or self.geometry.head_parameters:
+        if self.parallelism.pipeline > 1 or geometry.head_parameters:
             totals[-1] += table_per_rank
         return ceil(max(totals))
-
-    def _layer_weights(self, layer: Layer) -> float:
-        stored = self.geometry.stored
-        replicated = layer.parameters_replicated * max(stored.mixer, stored.ffn)
-        return (self.geometry.layer_bytes(layer) - replicated) / self.parallelism.tensor + replicated
 
     @property
     def batched_tokens(self) -> int:
@@ -161,35 +145,27 @@ class System:
         return self.settings.batched_tokens or DEFAULT_BATCHED_TOKENS
 
     @property
-    def workspace_bytes(self) -> int:
-        """Return the bytes that a rank needs besides weights and KV cache (see FIXED_WORKSPACE_BYTES)."""
-        widest = max(layer.width for layer in self.geometry.layers) / self.parallelism.tensor
-        elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * self.geometry.hidden_size)
-        return FIXED_WORKSPACE_BYTES + ceil(elements * self.geometry.dtype_bytes)
-
-    @property
     def block_tokens(self) -> int:
         """Return vLLM's block size in tokens; in hybrid models the smallest whose page holds a layer's state."""
         layers, tensor = self.geometry.layers, self.parallelism.tensor
-        base = BLOCK_TOKENS if self.hardware is not None else CPU_BLOCK_TOKENS
-        base = MLA_BLOCK_TOKENS if self.geometry.is_mla else base
-        states, per_token = states_bytes(layers, tensor), tokens_bytes(layers, tensor, self.element_bytes)
-        if not states or not per_token:
-            return base
-        return base * max(1, ceil(max(states) / (base * max(per_token))))
+        base = memory.BLOCK_TOKENS if self.hardware is not None else memory.CPU_BLOCK_TOKENS
+        base = memory.MLA_BLOCK_TOKENS if self.geometry.is_mla else base
+        largest_state = max(memory.states_bytes(layers, tensor), default=0)
+        per_token = max(memory.tokens_bytes(layers, tensor, self.element_bytes), default=0)
+        return base * max(1, ceil(largest_state / (base * per_token))) if per_token else base
 
-    def memory(self) -> Memory | None:
-        """Return a rank's budget: hbm * utilization - weights - workspace is left for the KV cache.
-
-        None on a CPU whose cache size is not known.
-        """
+    def memory(self) -> memory.Memory | None:
+        """Return a rank's budget: KV cache has what weights and workspace leave; None on a CPU of unknown cache."""
         if self.hardware is None:
             cpu_kv_gib = self.settings.cpu_kv_gib
-            return None if cpu_kv_gib is None else Memory(int(cpu_kv_gib * GIB))
-        share = self.settings.gpu_memory_utilization
+            return None if cpu_kv_gib is None else memory.Memory(int(cpu_kv_gib * GIB))
+        share, geometry = self.settings.gpu_memory_utilization, self.geometry
         usable = int(self.hardware.hbm_bytes * (DEFAULT_UTILIZATION if share is None else share))
-        weights, workspace = self.weight_bytes_per_rank, self.workspace_bytes
-        return Memory(usable - weights - workspace, weights, workspace)
+        widest = max(max(y.mixer.width, y.ffn.width) for y in geometry.layers) / self.parallelism.tensor
+        elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * geometry.hidden_size)
+        workspace = FIXED_WORKSPACE_BYTES + ceil(elements * geometry.dtype_bytes)
+        weights = self.weight_bytes_per_rank
+        return memory.Memory(usable - weights - workspace, weights, workspace)
 
     def capacity_tokens(self, kv_bytes: int | None = None) -> int | None:
         """Return the tokens of the longest single sequence; None: not known, or not limited by the KV cache.
@@ -198,20 +174,22 @@ class System:
         replace those of the budget.
         """
         if kv_bytes is None:
-            if (memory := self.memory()) is None:
+            if (budget := self.memory()) is None:
                 return None
-            kv_bytes = memory.kv
+            kv_bytes = budget.kv
         tokens = min(self._stage_tokens(stage, kv_bytes) for stage in self.stages)
         return None if tokens == inf else int(tokens)
 
     def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
         """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
-        layer_counts = Counter(key for layer in stage if (key := block_group(layer)) is not None)
+        # vLLM groups layers by these: a constant state, or the attention's kind and window.
+        keys = (("state", None) if y.state else y.attention and (y.attention.kind, y.attention.window) for y in stage)
+        layer_counts = Counter(key for key in keys if key)
         if not layer_counts:
             return inf
         block, tensor = self.block_tokens, self.parallelism.tensor
-        widest = max(tokens_bytes(stage, tensor, self.element_bytes), default=0)
-        page = max([block * widest, *states_bytes(stage, tensor)])
+        widest = max(memory.tokens_bytes(stage, tensor, self.element_bytes), default=0)
+        page = max([block * widest, *memory.states_bytes(stage, tensor)])
         smallest, largest = min(layer_counts.values()), max(layer_counts.values())
         group = largest if largest < 1.5 * smallest else smallest
         blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block

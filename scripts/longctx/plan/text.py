@@ -58,16 +58,14 @@ def heading(system: System) -> list[str]:
     ]
     memory = system.memory()
     if memory is not None and memory.weights is not None:
-        lines.append(
-            f"  per GPU: weights {in_gib(memory.weights)} GiB, workspace {in_gib(memory.workspace)} GiB (with margin),"
-            f" {in_gib(max(0, memory.kv))} GiB left for KV cache"
-        )
+        weights, workspace, left = map(in_gib, (memory.weights, memory.workspace, max(0, memory.kv)))
+        used = f"weights {weights} GiB, workspace {workspace} GiB (with margin)"
+        lines.append(f"  per GPU: {used}, {left} GiB left for KV cache")
     elif memory is not None:
         lines.append(f"  KV cache {in_gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE)")
     if windowed := geometry.windowed_bytes("bfloat16"):
-        lines.append(
-            f"  windowed layers hold at most {human_bytes(windowed)} more in BF16, {human_bytes(windowed / 2)} in FP8"
-        )
+        most = f"{human_bytes(windowed)} more in BF16, {human_bytes(windowed / 2)} in FP8"
+        lines.append(f"  windowed layers hold at most {most}")
     return lines + [f"  note: {note}" for note in geometry.notes]
 
 
@@ -97,17 +95,11 @@ def _length_row(row: Mapping[str, Any]) -> list[str]:
     interval = "-"
     if row["est_ttft_s"] is not None:
         interval = f"{human_seconds(row['est_ttft_low_s'])} .. {human_seconds(row['est_ttft_high_s'])}"
-    return [
-        human_length(row["length"]),
-        row["mode"],
-        {None: "?", True: "yes", False: "NO"}[row["fits"]],
-        in_gib(row["kv_bytes_per_rank"]),
-        human_seconds(row["ttft_bound_s"]),
-        human_seconds(row["est_ttft_s"]),
-        interval,
-        in_tok_s(row["decode_bound_tok_s"]),
-        "-" if row["est_hours"] is None else f"{row['est_hours']:.2f}",
-    ]
+    fits = {None: "?", True: "yes", False: "NO"}[row["fits"]]
+    point = [human_length(row["length"]), row["mode"], fits, in_gib(row["kv_bytes_per_rank"])]
+    ttft = [human_seconds(row["ttft_bound_s"]), human_seconds(row["est_ttft_s"]), interval]
+    hours = "-" if row["est_hours"] is None else f"{row['est_hours']:.2f}"
+    return [*point, *ttft, in_tok_s(row["decode_bound_tok_s"]), hours]
 
 
 def hold_lines(rows: Rows) -> list[str]:

@@ -7,6 +7,7 @@ prompts needs neither the tokenizer nor transformers.
 
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from longctx.errors import PromptError
 from longctx.prompts.shapes import shape_texts
 from longctx.prompts.stream import Progress
 from longctx.prompts.tokenizers import Tokenizer
-from longctx.prompts.variants import question_ids
+from longctx.prompts.variants import QUESTIONS
 from longctx.storage import token_file
 from longctx.storage.token_file import Ids, TokenFileWriter
 
@@ -44,10 +45,8 @@ def _header(tokenizer: Tokenizer, system: str) -> tuple[list[int], Ids]:
         if len(firsts) == N_VARIANTS:
             break
     if rest_ids is None or len(firsts) < MIN_VARIANTS:
-        raise PromptError(
-            f"tokenizer {tokenizer.name}: only {len(firsts)} words of one token can start a prompt,"
-            f" {MIN_VARIANTS} are needed"
-        )
+        found = f"only {len(firsts)} words of one token can start a prompt"
+        raise PromptError(f"tokenizer {tokenizer.name}: {found}, {MIN_VARIANTS} are needed")
     return firsts, rest_ids
 
 
@@ -75,21 +74,16 @@ def seam(tokenizer: Tokenizer, before: Ids, after: Ids) -> tuple[Ids, int]:
 
 
 def build(
-    stream_path: Path | str,
-    shape: str,
-    tokenizer: Tokenizer,
-    length: int,
-    out_path: Path | str,
-    progress: Progress | None = None,
+    source: Path | str, shape: str, tokenizer: Tokenizer, length: int, out_path: Path | str, progress: Progress = None
 ) -> dict[str, str]:
     """Write a prompt of exactly `length` ids and return its metadata.
 
     A length shorter than header and tail together gets the first ids of header + tail, still starting with the
     variant's id and ending after a whole character. PromptError where the stream is too short.
     """
-    stream = token_file.read_metadata(stream_path)
+    stream = token_file.read_metadata(source)
     if stream.get("tokenizer_fingerprint") != tokenizer.fingerprint:
-        raise PromptError(f"{stream_path}: made with another tokenizer than {tokenizer.name}; build it again")
+        raise PromptError(f"{source}: made with another tokenizer than {tokenizer.name}; build it again")
     system, task = shape_texts(shape, length, token_file.begun_repositories(stream, length))
     firsts, rest = _header(tokenizer, system)
     header = np.concatenate([np.array(firsts[:1], np.uint32), rest])
@@ -98,44 +92,28 @@ def build(
     if body < 0:
         header, tail, body = np.concatenate([header, tokenizer.encode(task)])[:length], tail[:0], 0
     if body > int(stream["tokens"]):
-        raise PromptError(f"{stream_path}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
+        raise PromptError(f"{source}: has {stream['tokens']} tokens, a prompt of {length} needs {body}")
+    arrays, filler = _arrays(tokenizer, header, Path(source), body, tail)
+    numbers = {"length": length, "header_tokens": len(header), "tail_tokens": len(tail), "filler_tokens": filler}
+    numbers["cycles"] = token_file.n_cycles(stream, body)
+    questions = [tokenizer.encode(f" {text}\n").tolist() for text in QUESTIONS]
     with TokenFileWriter(out_path) as out:
-        filler = _write(out, tokenizer, header, Path(stream_path), body, tail, progress)
-        numbers = {
-            "length": length,
-            "header_tokens": len(header),
-            "tail_tokens": len(tail),
-            "filler_tokens": filler,
-            "cycles": token_file.n_cycles(stream, body),
-        }
-        out.metadata |= {key: stream[key] for key in _COPIED} | {key: str(n) for key, n in numbers.items()}
-        out.metadata |= {"shape": Path(shape).name, "stream_sha256": stream["sha256"]}
-        out.metadata["first_ids"] = orjson.dumps(firsts).decode()
-        out.metadata["question_ids"] = orjson.dumps(question_ids(tokenizer)).decode()
-    return out.metadata | {"tokens": str(out.tokens), "sha256": out.sha256}
-
-
-def _write(
-    out: TokenFileWriter,
-    tokenizer: Tokenizer,
-    header: Ids,
-    stream: Path,
-    body: int,
-    tail: Ids,
-    progress: Progress | None,
-) -> int:
-    """Write header + stream[:body] + tail with a clean seam before the tail; return the filler's length."""
-    window = min(body, _WINDOW_TOKENS)
-    before = token_file.read_span(stream, body - window, body)
-    if window < _WINDOW_TOKENS:
-        before = np.concatenate([header, before])
-    before, filler = seam(tokenizer, before, tail)
-    if window == _WINDOW_TOKENS:
-        out.write(header)
-        for ids in token_file.iter_ids(stream, body - window):
+        for ids in arrays:
             out.write(ids)
             if progress:
                 progress(out.tokens)
-    out.write(before)
-    out.write(tail)
-    return filler
+        out.metadata |= {key: stream[key] for key in _COPIED} | {key: str(n) for key, n in numbers.items()}
+        out.metadata |= {"shape": Path(shape).name, "stream_sha256": stream["sha256"]}
+        out.metadata |= {"first_ids": orjson.dumps(firsts).decode(), "question_ids": orjson.dumps(questions).decode()}
+    return out.metadata | {"tokens": str(out.tokens), "sha256": out.sha256}
+
+
+def _arrays(tokenizer: Tokenizer, header: Ids, stream: Path, body: int, tail: Ids) -> tuple[Iterable[Ids], int]:
+    """Return header + stream[:body] + tail in pieces with a clean seam before the tail, and the filler's length."""
+    window = min(body, _WINDOW_TOKENS)
+    before = token_file.read_span(stream, body - window, body)
+    if window < _WINDOW_TOKENS:
+        before, filler = seam(tokenizer, np.concatenate([header, before]), tail)
+        return (before, tail), filler
+    before, filler = seam(tokenizer, before, tail)
+    return itertools.chain([header], token_file.iter_ids(stream, body - window), [before, tail]), filler

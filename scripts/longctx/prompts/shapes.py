@@ -32,10 +32,6 @@ def shape_texts(shape: str, length: int, repositories: list[str]) -> tuple[str, 
     {repositories} (names, comma-separated) and {repository_count}; {{ and }} are braces.
     """
     folder = shape_folder(shape)
-    values = {
-        "tokens": str(length),
-        "length": format_length(length),
-        "repositories": ", ".join(repositories),
-        "repository_count": str(len(repositories)),
-    }
+    values = {"tokens": str(length), "length": format_length(length)}
+    values |= {"repositories": ", ".join(repositories), "repository_count": str(len(repositories))}
     return render(folder / "system.txt", values), render(folder / "task.txt", values)

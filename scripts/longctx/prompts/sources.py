@@ -19,7 +19,6 @@ STDLIB = "stdlib"
 PIECE_CHARS = 16_384
 MAX_FILE_BYTES = 4 << 20
 MAX_MEAN_LINE_CHARS = 400
-
 SUFFIXES = frozenset({
     ".py", ".pyx", ".pxd", ".pyi", ".md", ".rst", ".txt", ".c", ".cc", ".cpp", ".h", ".hpp", ".f", ".f90", ".rs",
     ".go", ".java", ".jl", ".r", ".js", ".jsx", ".ts", ".tsx", ".css", ".less", ".toml", ".cfg", ".ini", ".yaml",
@@ -82,8 +81,7 @@ class Corpus:
 
 def _repositories(spec: CorpusSpec) -> list[tuple[str, Path]]:
     if spec.path == STDLIB:
-        root = Path(sysconfig.get_paths()["stdlib"])
-        return [(f"python{sysconfig.get_python_version()}", root)]
+        return [(f"python{sysconfig.get_python_version()}", Path(sysconfig.get_paths()["stdlib"]))]
     root = Path(spec.path).expanduser()
     if not root.is_dir():
         raise PromptError(f"corpus: the folder {spec.path} does not exist; see scripts/corpus.py fetch")
@@ -99,11 +97,8 @@ def _repositories(spec: CorpusSpec) -> list[tuple[str, Path]]:
 
 def _candidates(root: Path) -> Iterator[PurePosixPath]:
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if name not in SKIPPED_FOLDERS and not name.endswith(".egg-info") and not name.startswith(".")
-        ]
+        visible = [name for name in subfolders if not name.startswith(".") and not name.endswith(".egg-info")]
+        subfolders[:] = [name for name in visible if name not in SKIPPED_FOLDERS]
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if (suffix in SUFFIXES or name.upper() == "README") and not SKIPPED_NAMES.fullmatch(name):
@@ -136,17 +131,12 @@ def _read_bytes(path: Path) -> bytes | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Return a file's text with '\\n' line ends and no trailing space, or None where it is not worth reading.
-
-    None: not UTF-8, binary, empty, over MAX_FILE_BYTES, generated, or minified.
-    """
+    """Return a file's text with '\\n' line ends; None: not UTF-8, binary, empty, too big, generated, or minified."""
     try:
         text = (_read_bytes(path) or b"").decode("utf-8")
     except UnicodeDecodeError:
         return None
-    text = text.removeprefix("\ufeff").rstrip()
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.removeprefix("\ufeff").rstrip().replace("\r\n", "\n").replace("\r", "\n")
     if not text or "\0" in text or "\ufffd" in text:
         return None
     minified = len(text) / (text.count("\n") + 1) > MAX_MEAN_LINE_CHARS
@@ -160,8 +150,7 @@ def scan(spec: CorpusSpec) -> Corpus:
     digest = hashlib.sha256()
     for repository, root in _repositories(spec):
         for name in sorted(_candidates(root), key=lambda path: (signal_rank(path), len(path.parts), str(path))):
-            data = _read_bytes(root / name)
-            if data is not None:
+            if (data := _read_bytes(root / name)) is not None:
                 files.append(SourceFile(repository, str(name), root / name))
                 digest.update(f"{repository}\n{name}\n{len(data)}\n".encode())
                 digest.update(data)

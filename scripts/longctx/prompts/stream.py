@@ -10,11 +10,10 @@ from longctx.prompts.sources import STDLIB, Corpus, CorpusSpec, repository_texts
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage.token_file import Ids, TokenFileWriter
 
-Progress = Callable[[int], None]  # is called with the number of tokens done
+Progress = Callable[[int], None] | None  # is called with the number of tokens done
 
 
 def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, Ids]]:
-    """Yield (cycle, repository, ids) without end."""
     for cycle in itertools.count(1):
         for repository in corpus.repositories:
             for ids in tokenizer.encode_batches(repository_texts(corpus, repository, cycle)):
@@ -22,7 +21,7 @@ def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[int, str, I
 
 
 def build_stream(
-    source: CorpusSpec, tokenizer: Tokenizer, n_tokens: int, out_path: Path | str, progress: Progress | None = None
+    source: CorpusSpec, tokenizer: Tokenizer, n_tokens: int, out_path: Path | str, progress: Progress = None
 ) -> dict[str, str]:
     """Write the corpus's first `n_tokens` ids, cycling it where it is shorter; return the file's metadata.
 
@@ -40,12 +39,8 @@ def build_stream(
                 progress(out.tokens)
             if out.tokens == n_tokens:
                 break
-        out.metadata |= {
-            "tokenizer": tokenizer.name,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
-            "vocab_size": str(tokenizer.vocab_size),
-            "corpus": STDLIB if source.path == STDLIB else Path(source.path).resolve().name,
-            "corpus_hash": corpus.sha256,
-            "sections": orjson.dumps(sections).decode(),
-        }
+        name = STDLIB if source.path == STDLIB else Path(source.path).resolve().name
+        out.metadata |= {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
+        out.metadata |= {"vocab_size": str(tokenizer.vocab_size), "corpus": name, "corpus_hash": corpus.sha256}
+        out.metadata["sections"] = orjson.dumps(sections).decode()
     return out.metadata | {"tokens": str(out.tokens), "sha256": out.sha256}

@@ -23,10 +23,7 @@ TINY_LLAMA: dict[str, Any] = {
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
-    """Return the tokenizer.json of a byte-level BPE with begin and end tokens (ids 0 and 1), at most `vocab_size` ids.
-
-    The same texts give the same file.
-    """
+    """Return a byte-level BPE's tokenizer.json: begin (0), end (1), at most `vocab_size` ids; always the same."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     smallest = 2 + 256
@@ -35,11 +32,9 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[BOS, EOS],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=[BOS, EOS], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return str(tokenizer.to_str())
@@ -63,10 +58,7 @@ def make_model(
     corpus: CorpusSpec | None = None,
     training_chars: int = TRAINING_CHARS,
 ) -> None:
-    """Write config.json and tokenizer files of a model with random weights into `out_dir`.
-
-    `geometry` replaces fields of TINY_LLAMA. The same geometry and corpus give the same files.
-    """
+    """Write config.json (TINY_LLAMA with `geometry`) and a tokenizer; the same arguments give the same files."""
     config = TINY_LLAMA | (geometry or {})
     _write_model(Path(out_dir), config, corpus or CorpusSpec(), int(config["vocab_size"]), training_chars)
 
@@ -87,26 +79,16 @@ def make_dummy_from_config(config_json: Path | str, out_dir: Path | str, corpus:
 
 
 def _write_model(out_dir: Path, config: dict[str, Any], spec: CorpusSpec, vocab_size: int, training_chars: int) -> None:
-    trained = train_tokenizer(_training_texts(scan(spec), training_chars), min(vocab_size, MAX_TRAINED_VOCAB))
-    tokenizer = _filled_up(trained, vocab_size)
+    texts = _training_texts(scan(spec), training_chars)
+    tokenizer = json.loads(train_tokenizer(texts, min(vocab_size, MAX_TRAINED_VOCAB)))
+    vocab: dict[str, int] = tokenizer["model"]["vocab"]
+    # A text for every id of the model; nothing is encoded to the new ones.
+    vocab |= {f"<extra_{number}>": number for number in range(len(vocab), vocab_size)}
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "pad_token": EOS,
-        "model_max_length": int(config.get("max_position_embeddings") or 1 << 20),
-        "clean_up_tokenization_spaces": False,
-    }
+    longest = int(config.get("max_position_embeddings") or 1 << 20)
+    tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": EOS}
+    tokenizer_config = tokens | {"model_max_length": longest, "clean_up_tokenization_spaces": False}
     files = {"config": config | special, "generation_config": special, "tokenizer_config": tokenizer_config}
-    write_atomic(out_dir / "tokenizer.json", tokenizer.encode())
+    write_atomic(out_dir / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False).encode())
     for name, content in files.items():
         write_atomic(out_dir / f"{name}.json", (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _filled_up(tokenizer: str, vocab_size: int) -> str:
-    """Return the tokenizer.json with a text for every id below `vocab_size`; nothing is encoded to the new ones."""
-    content = json.loads(tokenizer)
-    vocab: dict[str, int] = content["model"]["vocab"]
-    vocab |= {f"<extra_{number}>": number for number in range(len(vocab), vocab_size)}
-    return json.dumps(content, ensure_ascii=False)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ from longctx.storage.token_file import Ids
 BATCH_CHARS = 500_000
 _PROBE = ("def area(r: float) -> float:\n    return 3.14159 * r**2  # é 東京 😀\n\n\n", "[FILE a/b.py]\nimport os\n")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
 # Properties of one id's text, as bits of `Tokenizer.flags`.
 WHOLE, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN = 1, 2, 4, 8, 16, 32
-
 log = logging.getLogger("longctx")
 
 
@@ -64,10 +62,10 @@ class Tokenizer(ABC):
 
     engine: str
 
-    def __init__(self, name: str, vocab_size: int, special_ids: Iterable[int], fingerprint: str) -> None:
-        self.name, self.vocab_size, self.fingerprint = name, vocab_size, fingerprint
-        self.special_ids = frozenset(special_ids)
-        self._is_special = np.zeros(vocab_size, dtype=np.bool_)
+    def __init__(self, name: str, ordinary_ids: Iterable[int], special_ids: Iterable[int], digest: Any) -> None:
+        self.name, self.special_ids = name, frozenset(special_ids)
+        self.vocab_size, self.fingerprint = max([*ordinary_ids, *self.special_ids]) + 1, digest.hexdigest()[:16]
+        self._is_special = np.zeros(self.vocab_size, dtype=np.bool_)
         self._is_special[list(self.special_ids)] = True
 
     @abstractmethod
@@ -75,7 +73,6 @@ class Tokenizer(ABC):
         """Encode texts with all cores, outside the interpreter lock."""
 
     def _array(self, raw: Any) -> Ids:
-        """Turn one encoded text into ids."""
         return np.asarray(raw, dtype=np.uint32)
 
     @abstractmethod
@@ -180,11 +177,13 @@ class FastTokenizer(Tokenizer):
     engine = "tokenizers"
 
     def __init__(self, name: str, loaded: Any) -> None:
-        backend = loaded.backend_tokenizer
-        added = loaded.added_tokens_decoder
+        backend, added = loaded.backend_tokenizer, loaded.added_tokens_decoder
         content = backend.to_str()
         if not all(token.special for token in added.values()):
-            backend = _without_added_tokens(content)
+            from tokenizers import Tokenizer as Backend
+
+            fields = json.loads(content) | {"added_tokens": [], "post_processor": None}
+            backend = Backend.from_str(json.dumps(fields))
         backend.encode_special_tokens = True
         backend.no_truncation()
         backend.no_padding()
@@ -192,12 +191,10 @@ class FastTokenizer(Tokenizer):
         ordinary = backend.get_vocab(with_added_tokens=False)
         special = {i for i, token in added.items() if token.special or token.content not in ordinary}
         special.update(loaded.all_special_ids)
-        size = max([*ordinary.values(), *special]) + 1
-        super().__init__(name, size, special, hashlib.sha256(content.encode()).hexdigest()[:16])
+        super().__init__(name, ordinary.values(), special, hashlib.sha256(content.encode()))
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
-        encodings: list[Any] = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return encodings
+        return list(self._backend.encode_batch_fast(texts, add_special_tokens=False))
 
     def _array(self, raw: Any) -> Ids:
         return np.array(raw.ids, dtype=np.uint32)
@@ -210,32 +207,22 @@ class FastTokenizer(Tokenizer):
         return [text if self._backend.id_to_token(i) is not None else None for i, text in enumerate(texts)]
 
 
-def _without_added_tokens(content: str) -> Any:
-    from tokenizers import Tokenizer as Backend
-
-    fields = json.loads(content)
-    return Backend.from_str(json.dumps({**fields, "added_tokens": [], "post_processor": None}))
-
-
 class TiktokenTokenizer(Tokenizer):
     """A `tiktoken.Encoding` inside a model's own Python tokenizer (Kimi's kind), driven by threads."""
 
     engine = "tiktoken"
 
     def __init__(self, name: str, loaded: Any, encoding: Any) -> None:
-        self._encoding = encoding
-        self._pool = ThreadPoolExecutor(_cores())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._encoding, self._pool = encoding, ThreadPoolExecutor(cores)
         special = {*loaded.added_tokens_decoder, *loaded.all_special_ids, *encoding._special_tokens.values()}
         digest = hashlib.sha256(encoding._pat_str.encode())
         for token, rank in encoding._mergeable_ranks.items():
             digest.update(b"%d %b\n" % (rank, token))
-        super().__init__(name, max([encoding.max_token_value, *special]) + 1, special, digest.hexdigest()[:16])
+        super().__init__(name, [encoding.max_token_value], special, digest)
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
-        return list(self._pool.map(self._encode_one, texts))
-
-    def _encode_one(self, text: str) -> Any:
-        return self._encoding.encode_to_numpy(text, disallowed_special=())
+        return list(self._pool.map(partial(self._encoding.encode_to_numpy, disallowed_special=()), texts))
 
     def decode(self, ids: Ids) -> str:
         return str(self._encoding.decode(ids.tolist()))
@@ -259,17 +246,15 @@ class SlowTokenizer(Tokenizer):
         self._loaded = loaded
         loaded.model_max_length = int(1e30)
         vocabulary = loaded.get_vocab()
-        special = {*loaded.added_tokens_decoder, *loaded.all_special_ids}
-        digest = hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:16]
-        super().__init__(name, max([*vocabulary.values(), *special]) + 1, special, digest)
+        digest = hashlib.sha256(json.dumps(vocabulary, sort_keys=True).encode())
+        super().__init__(name, vocabulary.values(), {*loaded.added_tokens_decoder, *loaded.all_special_ids}, digest)
 
     def _encode_raw(self, texts: Sequence[str]) -> list[Any]:
         tokens = (self._loaded.tokenize(text, split_special_tokens=True) for text in texts)
         return [self._loaded.convert_tokens_to_ids(list(item)) for item in tokens]
 
     def decode(self, ids: Ids) -> str:
-        text = self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(text)
+        return str(self._loaded.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def token_texts(self) -> list[str | None]:
         ids = set(self._loaded.get_vocab().values())
@@ -279,43 +264,31 @@ class SlowTokenizer(Tokenizer):
 def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     """Return a tokenizer; PromptError where it cannot be loaded or is not pinned."""
     folder = Path(spec.source).is_dir()
-    _check_pinned(spec, folder)
-    loaded = _from_pretrained(spec)
-    name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
-    if loaded.is_fast:
-        return FastTokenizer(name, loaded)
-    encoding = _tiktoken_encoding(loaded)
-    return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
-
-
-def _check_pinned(spec: TokenizerSpec, folder: bool) -> None:
-    if folder:
-        return
-    if spec.source.startswith(("/", ".", "~")):
+    if not folder and spec.source.startswith(("/", ".", "~")):
         raise PromptError(f"tokenizer: the folder {spec.source} does not exist")
-    if spec.revision is None:
+    if not folder and spec.revision is None:
         raise PromptError(f"tokenizer {spec.source}: give a revision, so that the same prompt can be built again")
-    if spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision):
-        raise PromptError(
-            f"tokenizer {spec.source}: trust_remote_code runs code from the hub, so revision must be a full commit"
-            f" hash (40 hex digits), not {spec.revision!r}"
-        )
-
-
-def _from_pretrained(spec: TokenizerSpec) -> Any:
+    if not folder and spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision or ""):
+        pinned = "trust_remote_code runs code from the hub, so revision must be a full commit hash (40 hex digits)"
+        raise PromptError(f"tokenizer {spec.source}: {pinned}, not {spec.revision!r}")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # no advice about torch or model_max_length
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers import AutoTokenizer
 
     try:
         options = {"revision": spec.revision or "main", "trust_remote_code": spec.trust_remote_code}
-        return AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
+        loaded = AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
     except Exception as error:  # transformers, its hub client and a model's own code raise errors of any kind
         text = " ".join(str(error).split())
         if "trust_remote_code" in text and not spec.trust_remote_code:
             remedy = "it needs its own code: set trust_remote_code: true, with a revision you have read"
             raise PromptError(f"tokenizer {spec.source}: {remedy}") from error
         raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
+    name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
+    if loaded.is_fast:
+        return FastTokenizer(name, loaded)
+    encoding = _tiktoken_encoding(loaded)
+    return TiktokenTokenizer(name, loaded, encoding) if encoding is not None else SlowTokenizer(name, loaded)
 
 
 def _tiktoken_encoding(loaded: Any) -> Any | None:
@@ -329,7 +302,3 @@ def _tiktoken_encoding(loaded: Any) -> Any | None:
             pairs = ((loaded.encode(t, add_special_tokens=False), encoding.encode_ordinary(t)) for t in _PROBE)
             return encoding if all(own == ids for own, ids in pairs) else None
     return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

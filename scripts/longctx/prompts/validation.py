@@ -1,7 +1,7 @@
 """Check a prompt file against its tokenizer: count, id range, no special or broken ids, decode-encode round trip."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,7 @@ _PIECE_TOKENS = 4096
 
 
 def validate(
-    path: Path | str,
-    tokenizer: Tokenizer,
-    length: int,
-    model_vocab_size: int | None = None,
-    progress: Progress | None = None,
+    path: Path | str, tokenizer: Tokenizer, length: int, model_vocab_size: int | None = None, progress: Progress = None
 ) -> dict[str, Any]:
     """Return one row of schemas.VALIDATION; `detail` names the problem in one sentence, or is null.
 
@@ -29,10 +25,12 @@ def validate(
     round_trip is null for a tokenizer that never keeps text exactly (a lossy normalizer), false at the first
     difference. Memory: a few row groups.
     """
-    metadata = _metadata(path)
+    metadata = token_file.read_metadata(path)
+    if lacking := [key for key in ("sha256", "cycles") if key not in metadata]:
+        raise PromptError(f"{path}: no prompt of longctx, its metadata lack {' and '.join(lacking)}; make it again")
     limit = min(tokenizer.vocab_size, model_vocab_size or tokenizer.vocab_size)
-    counted = special = unknown = 0
-    in_range, digest = True, hashlib.sha256()
+    counted = special = unknown = broken = 0
+    in_range, digest, difference = True, hashlib.sha256(), None
     specials = np.array(sorted(tokenizer.special_ids), np.uint32)
     for ids in token_file.iter_ids(path):
         counted += len(ids)
@@ -41,7 +39,6 @@ def validate(
         special += int(np.isin(ids, specials).sum())
         inside = ids[ids < tokenizer.vocab_size]
         unknown += int(((tokenizer.flags[inside] & KNOWN) == 0).sum())
-    broken, difference = (0, None)
     if in_range and not unknown:
         broken, difference = _round_trip(path, tokenizer, progress)
     row = {
@@ -68,15 +65,7 @@ def model_vocab_size(source: str, revision: str | None = None) -> int | None:
         return None
 
 
-def _metadata(path: Path | str) -> Mapping[str, str]:
-    metadata = token_file.read_metadata(path)
-    if lacking := [key for key in ("sha256", "cycles") if key not in metadata]:
-        raise PromptError(f"{path}: no prompt of longctx, its metadata lack {' and '.join(lacking)}; make it again")
-    return metadata
-
-
 def _detail(row: dict[str, Any], is_changed: bool, differs: str) -> str | None:
-    """Return the first problem of a validation row, None where it has none."""
     problems = (
         (is_changed, "its ids are not those that its checksum was taken of: the file was changed, so make it again"),
         (row["counted"] != row["target"], f"the prompt has {row['counted']} ids, not {row['target']}"),
@@ -102,7 +91,7 @@ def _texts(path: Path | str, tokenizer: Tokenizer) -> Iterator[str]:
     yield tokenizer.decode(rest)
 
 
-def _round_trip(path: Path | str, tokenizer: Tokenizer, progress: Progress | None) -> tuple[int, int | None]:
+def _round_trip(path: Path | str, tokenizer: Tokenizer, progress: Progress) -> tuple[int, int | None]:
     """Return the number of broken characters and the position of the first different id (None: no difference)."""
     if not tokenizer.invertible:
         return sum(text.count("\ufffd") for text in _texts(path, tokenizer)), None

@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 
 from longctx.errors import PromptError
-from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage import token_file
 from longctx.storage.token_file import Ids
 
@@ -29,20 +28,15 @@ def n_variants(path: Path | str) -> int:
     return len(orjson.loads(token_file.read_metadata(path)["first_ids"]))
 
 
-def _first_id(path: Path | str, variant: int) -> int:
+def iter_ids(path: Path | str, variant: int = 0) -> Iterator[Ids]:
+    """Yield a prompt's ids, 1Mi at a time; every variant has the same length and another first id."""
     firsts: list[int] = orjson.loads(token_file.read_metadata(path)["first_ids"])
     if not 0 <= variant < len(firsts):
         raise PromptError(f"{path}: has variants 0 to {len(firsts) - 1}, not {variant}")
-    return firsts[variant]
-
-
-def iter_ids(path: Path | str, variant: int = 0) -> Iterator[Ids]:
-    """Yield a prompt's ids, 1Mi at a time; every variant has the same length and another first id."""
-    first = _first_id(path, variant)
     for index, ids in enumerate(token_file.iter_ids(path)):
-        if index == 0 and ids[0] != first:
+        if index == 0 and ids[0] != firsts[variant]:
             ids = ids.copy()
-            ids[0] = first
+            ids[0] = firsts[variant]
         yield ids
 
 
@@ -61,26 +55,16 @@ def read_sha(path: Path | str) -> str:
     return token_file.read_metadata(path)["sha256"]
 
 
-def question_ids(tokenizer: Tokenizer) -> list[list[int]]:
-    return [tokenizer.encode(f" {text}\n").tolist() for text in QUESTIONS]
-
-
-def _suffix(firsts: list[int], questions: list[list[int]], index: int, n_tokens: int) -> Ids:
-    """Ids of the index-th question: its number in base len(firsts), lowest digit first, then question texts."""
-    lead: list[int] = []
-    number = index
-    while not lead or number:
-        lead.append(firsts[number % len(firsts)])
-        number //= len(firsts)
-    texts = itertools.cycle(questions[index % len(questions) :] + questions[: index % len(questions)])
+def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
+    """Return `n_tokens` ids of a question of its own for each index, other from the first id on below n_variants."""
+    metadata = token_file.read_metadata(path)
+    firsts, questions = orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"])
+    number, digit = divmod(index, len(firsts))  # `index` in base n_variants, lowest digit first, leads the texts
+    lead = [firsts[digit]]
+    while number:
+        number, digit = divmod(number, len(firsts))
+        lead.append(firsts[digit])
+    first = index % len(questions)
+    texts = itertools.cycle(questions[first:] + questions[:first])
     ids = itertools.chain(lead, itertools.chain.from_iterable(texts))
     return np.fromiter(itertools.islice(ids, n_tokens), np.uint32, n_tokens)
-
-
-def read_suffix_ids(path: Path | str, index: int, n_tokens: int) -> Ids:
-    """Return `n_tokens` ids to put behind the prompt: a question of its own for each index, no tokenizer needed.
-
-    Different from the first id on for indexes below n_variants.
-    """
-    metadata = token_file.read_metadata(path)
-    return _suffix(orjson.loads(metadata["first_ids"]), orjson.loads(metadata["question_ids"]), index, n_tokens)

@@ -26,8 +26,7 @@ class NodeRequest:
     """The requests of a campaign's jobs; `plan` is that of `save_plan`, refined by the summary where there is one."""
 
     def __init__(self, campaign: Campaign, plan: PlanTable) -> None:
-        self._campaign = campaign
-        self._saved_plan = plan
+        self._campaign, self._saved_plan = campaign, plan
 
     @property
     def gpus(self) -> int:
@@ -40,11 +39,18 @@ class NodeRequest:
 
     def runtime_minutes(self, points: Sequence[Point]) -> int:
         """Return the minutes of one job: twice the slow end of the plan's forecast for its points, and a slow start."""
-        hours = [self._hours(point) for point in points]
-        known = sum(hour for hour in hours if hour is not None)
-        unknown = UNKNOWN_MINUTES * sum(hour is None for hour in hours)
+        hours, unknown_minutes = 0.0, 0
+        for point in points:
+            row = self._plan.get(point.mode, point.length)
+            if row.get("reason") is not None:  # refused, so it takes no time
+                continue
+            if row.get("est_hours") is None:
+                unknown_minutes += UNKNOWN_MINUTES
+                continue
+            slow = row["est_ttft_high_s"] / row["est_ttft_s"] if row["est_ttft_s"] else 1.0
+            hours += row["est_hours"] / self._campaign.passes_of(point.mode) * slow
         start_s = float(self._campaign.config.serve.start_timeout_s)
-        return unknown + math.ceil(start_s / 60 + RUNTIME_MARGIN * 60 * known)
+        return unknown_minutes + math.ceil(start_s / 60 + RUNTIME_MARGIN * 60 * hours)
 
     def memory_mib(self, points: Sequence[Point]) -> int:
         """Return the host memory of one job in MiB (what mem_mb means to SLURM): server, weights, prompts."""
@@ -57,16 +63,6 @@ class NodeRequest:
                 row = self._saved_plan.get(longest.mode, longest.length)
                 need += (row.get("weight_bytes_per_rank") or 0) * max(1, self.gpus)
         return math.ceil(need * MEMORY_MARGIN / MIB)
-
-    def _hours(self, point: Point) -> float | None:
-        """Return the hours of one pass of one length at the slow end, 0 where the plan refuses it, None if unknown."""
-        row = self._plan.get(point.mode, point.length)
-        if row.get("reason") is not None:
-            return 0.0
-        if row.get("est_hours") is None:
-            return None
-        slow = row["est_ttft_high_s"] / row["est_ttft_s"] if row["est_ttft_s"] else 1.0
-        return float(row["est_hours"] / self._campaign.passes_of(point.mode) * slow)
 
     @cached_property
     def _plan(self) -> PlanTable:

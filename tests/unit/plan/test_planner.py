@@ -8,6 +8,7 @@ import pytest
 from longctx.campaign.campaign import from_dict
 from longctx.model.geometry import Geometry
 from longctx.model.reader import read_geometry
+from longctx.plan import planner
 from longctx.plan.campaign_plan import plan_campaign
 from longctx.plan.hardware import Hardware, Parallelism, load_hardware
 from longctx.plan.planner import campaign_hours, plan_points
@@ -89,19 +90,21 @@ def test_a_length_that_aiter_cannot_address_is_unsupported() -> None:
     assert (row["fits"], row["reason"]) == (False, "unsupported")
 
 
-def test_measured_rungs_update_the_forecast() -> None:
+def test_measured_rungs_update_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "reference_curves", list)
     measured = {1024: 0.157, 16384: 0.306, 65536: 1.89, 131072: 3.791, 262144: 10.707}
     points = [("prefill", 65536), ("prefill", MI)]
-    before = plan_kimi(points, Settings("fp8", 0.95), curves=[])
-    after = plan_kimi(points, Settings("fp8", 0.95), measured=measured, curves=[])
+    before = plan_kimi(points, Settings("fp8", 0.95))
+    after = plan_kimi(points, Settings("fp8", 0.95), measured=measured)
     assert [row["est_ttft_s"] for row in before] == [None, None]
     assert (after[0]["est_ttft_s"], after[0]["est_source"]) == (1.89, "measured")
     assert after[1]["est_ttft_s"] == pytest.approx(119.8, rel=0.1)
     assert after[1]["est_ttft_low_s"] < 119.8 < after[1]["est_ttft_high_s"]
 
 
-def test_modes_cost_what_they_send() -> None:
-    settings = Settings("fp8", 0.95, passes=2, start_s=0.0)
+def test_modes_cost_what_they_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "GPU_START_S", 0.0)
+    settings = Settings("fp8", 0.95, passes=2)
     points = [("prefill", MI), ("reuse", MI), ("decode_only", MI)]
     rows = plan_kimi(points, settings, requests=lambda *_: 3)
     prefill, reuse, decode_only = rows
@@ -118,16 +121,20 @@ def test_a_campaign_takes_the_hours_of_what_runs_and_is_unknown_where_one_of_the
 
 
 @pytest.mark.parametrize(("scope", "starts"), [("point", 8), ("pass", 4), ("campaign", 2)])
-def test_each_mode_starts_servers_of_its_own(scope: str, starts: int) -> None:
-    settings = Settings("fp8", 0.95, passes=2, max_new_tokens=1, start_s=3600.0, scope=scope)
+def test_each_mode_starts_servers_of_its_own(scope: str, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "GPU_START_S", 3600.0)
+    settings = Settings("fp8", 0.95, passes=2, max_new_tokens=1, scope=scope)
     points = [(mode, length) for mode in ("prefill", "decode_only") for length in (1024, 2048)]
     rows = plan_kimi(points, settings)
     assert sum(row["est_hours"] for row in rows) == pytest.approx(starts, abs=0.01)
 
 
 @pytest.mark.parametrize(("length", "step_s"), [(1024, 0.004), (64 * MI, 0.060)])
-def test_a_decode_step_is_planned_as_long_as_the_published_one(length: int, step_s: float) -> None:
-    settings = replace(PUBLISHED, passes=1, start_s=0.0, max_new_tokens=128)
+def test_a_decode_step_is_planned_as_long_as_the_published_one(
+    length: int, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "GPU_START_S", 0.0)
+    settings = replace(PUBLISHED, passes=1, max_new_tokens=128)
     row = plan_row(KIMI, MI355X, TP8, settings, length, mode="decode_only")
     assert row["est_hours"] * 3600 / 128 == pytest.approx(step_s, rel=0.15)
 
