@@ -7,12 +7,11 @@ summary.parquet, a summary.csv or a published .csv (docs/compare.md says which c
 import argparse
 import contextlib
 import math
-import sys
 from functools import partial
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import ConfigError, LongctxError
+from longctx.errors import ConfigError, run_program
 from longctx.results.comparison import compare_files, comparison_rows, to_text
 from longctx.storage import parquet, schemas
 
@@ -53,7 +52,4 @@ def share_below(most: float, text: str) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.lengths import parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts import sources, stream
@@ -44,7 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

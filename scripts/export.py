@@ -2,11 +2,10 @@
 """Copy a campaign's results into one small folder to keep or publish: rows, servers, summary, fits, recipe, figures."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.results.export import export
 
 
@@ -20,7 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

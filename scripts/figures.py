@@ -2,11 +2,10 @@
 """Draw a campaign's figures from its tables, as PNG and SVG."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.report.figures.draw import draw_all
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import read_curve
@@ -28,7 +27,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

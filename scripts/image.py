@@ -1,11 +1,10 @@
 """Build (once) or pull the image of launcher `container` and record its id and digest."""
 
 import argparse
-import sys
 from pathlib import Path
 
 import orjson
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.serve.launchers import images
 from longctx.storage.atomic import write_atomic
 
@@ -25,7 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

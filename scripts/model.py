@@ -2,9 +2,8 @@
 
 import argparse
 import json
-import sys
 
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.prompts.sources import STDLIB, CorpusSpec
 from longctx.prompts.synthetic_model import make_dummy_from_config, make_model
 
@@ -25,7 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.plan import standalone
 from longctx.plan.campaign_plan import known_plan, measured_ttft
 from longctx.plan.text import plan_text, summary_line
@@ -53,7 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

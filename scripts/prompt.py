@@ -1,9 +1,8 @@
 """Build the prompt of one length from the token stream."""
 
 import argparse
-import sys
 
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts.builder import build
@@ -25,7 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

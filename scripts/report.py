@@ -2,11 +2,10 @@
 """Write a campaign's Markdown and HTML reports from its tables; missing rungs are shown as missing."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.report.html import to_html
 from longctx.report.markdown import to_markdown
 from longctx.report.sections import report_input
@@ -41,7 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

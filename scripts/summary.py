@@ -5,11 +5,10 @@ The rows themselves and the servers' facts are written next to them, each with t
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.lengths import parse_length
 from longctx.results.collect import collect, collect_partial
 from longctx.results.export import write_summary
@@ -37,7 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from longctx.errors import LongctxError
+from longctx.errors import run_program
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
@@ -31,7 +31,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+    run_program(main)

@@ -1,5 +1,9 @@
 """Errors that a user can correct: one sentence each, saying what, where, and the remedy."""
 
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
 
 class LongctxError(Exception):
     """Base of every error whose text is meant for the user; scripts print it and exit 1."""
@@ -31,3 +35,11 @@ class ServerError(LongctxError):
 
 class DataError(LongctxError):
     """A data file is corrupt, of another format version, or of another recipe."""
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command-line program and exit with its code, or with one sentence where the error is the user's."""
+    try:
+        sys.exit(main())
+    except (LongctxError, OSError) as error:
+        sys.exit(f"error: {error}")
