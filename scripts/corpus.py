@@ -6,7 +6,7 @@ import sys
 from longctx.errors import run_program
 from longctx.lengths import parse_length
 from longctx.progress.lines import ProgressLine
-from longctx.prompts import sources, stream
+from longctx.prompts import sources, token_stream
 from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
 from longctx.storage.token_file import n_cycles
 
@@ -15,7 +15,7 @@ def build(args: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(TokenizerSpec.from_arguments(args))
     with ProgressLine(f"corpus {args.corpus} ({tokenizer.engine})", args.tokens) as progress:
         spec = sources.CorpusSpec.load(args.corpus, args.manifest)
-        metadata = stream.build_stream(spec, tokenizer, args.tokens, args.out, progress)
+        metadata = token_stream.build_stream(spec, tokenizer, args.tokens, args.out, progress)
     if (cycles := n_cycles(metadata, args.tokens)) > 1:
         print(f"corpus: shorter than {args.tokens} tokens, so it is read {cycles} times", file=sys.stderr)
 

@@ -11,7 +11,7 @@ from longctx.errors import LongctxError
 from longctx.lengths import parse_length
 from longctx.measure.protocol import measure
 from longctx.plan.plan_table import PlanTable
-from longctx.progress.log import log_to_file
+from longctx.progress.console_log import log_to_file
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import run_program
-from longctx.plan import standalone
+from longctx.plan import model_plan
 from longctx.plan.campaign_plan import known_plan, measured_ttft
 from longctx.plan.text import plan_text, summary_line
 from longctx.report.figures import kv_cache
@@ -18,7 +18,7 @@ from longctx.storage import atomic, parquet, schemas
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = standalone.OneSentenceParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = model_plan.OneSentenceParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config-file", type=Path, help="a campaign's configuration")
     what.add_argument(
@@ -29,14 +29,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the rows as Parquet")
     parser.add_argument("--text", type=Path, help="write the text instead of printing it")
     parser.add_argument("--figure", type=Path, help="write Figure 1 as PNG and SVG")
-    standalone.add_arguments(parser.add_argument_group("with --model"))
+    model_plan.add_arguments(parser.add_argument_group("with --model"))
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_arguments()
     campaign, measured = load(args.config_file) if args.config_file else None, measured_ttft(args.measured)
-    plan = known_plan(campaign, args.plan, measured) if campaign else standalone.plan_model(args, measured)
+    plan = known_plan(campaign, args.plan, measured) if campaign else model_plan.plan_model(args, measured)
     text = plan_text(plan.system, plan.rows, args.hold)
     if args.text:
         atomic.write_atomic(args.text, text.encode())

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 import kimilike  # noqa: E402
 from longctx.lengths import format_length, parse_length  # noqa: E402
-from longctx.prompts import builder, sources, stream, synthetic_model, tokenizers, validation, variants  # noqa: E402
+from longctx.prompts import builder, sources, synthetic_model, token_stream, tokenizers, validation, variants  # noqa: E402
 from longctx.storage import token_file  # noqa: E402
 
 LOOP_TOKENS = 4 << 20
@@ -44,7 +44,7 @@ def texts(folder: str) -> Iterator[str]:
 
 def run_ours(tokenizer: tokenizers.Tokenizer, args: argparse.Namespace) -> tuple[int, float, dict[str, Any]]:
     start = time.perf_counter()
-    stream.build_stream(sources.CorpusSpec(args.corpus), tokenizer, args.tokens, args.stream)
+    token_stream.build_stream(sources.CorpusSpec(args.corpus), tokenizer, args.tokens, args.stream)
     return args.tokens, time.perf_counter() - start, {}
 
 

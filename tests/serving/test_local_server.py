@@ -15,7 +15,7 @@ import pytest
 from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.processes import identity
+from longctx.processes import process_identity
 from longctx.prompts import synthetic_model
 from longctx.serve.lifecycle import serve
 
@@ -65,9 +65,9 @@ def owner_id(folder: Path) -> str:
 
 def gone_within(owner: str, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while identity.marked(owner) and time.monotonic() < deadline:
+    while process_identity.marked(owner) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not identity.marked(owner)
+    return not process_identity.marked(owner)
 
 
 def test_a_real_server_keeps_its_contract_and_its_death_is_known(tmp_path: Path, recipe: Recipe) -> None:
@@ -100,7 +100,7 @@ def test_sigkill_of_the_owner_leaves_nothing(tmp_path: Path, recipe: Recipe) -> 
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         mark = owner_id(tmp_path)
-        assert len(identity.marked(mark)) >= 3
+        assert len(process_identity.marked(mark)) >= 3
         owner.kill()
         assert gone_within(mark, 120)
     assert not list((tmp_path / "run").iterdir())

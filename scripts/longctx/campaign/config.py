@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from longctx.campaign.schema import AS_WRITTEN, LadderEnd, Length, Lengths, Section, Texts, Variables, first_mistake
+from longctx.campaign.config_types import (
+    AS_WRITTEN,
+    LadderEnd,
+    Length,
+    Lengths,
+    Section,
+    Texts,
+    Variables,
+    first_mistake,
+)
 from longctx.errors import ConfigError
 from longctx.lengths import ladder, parse_length
 from longctx.storage.schemas import ModeName

@@ -9,11 +9,11 @@ from typing import Any
 
 from longctx.campaign.campaign import RESULTS, Campaign
 from longctx.campaign.files import journal_path, output_path
-from longctx.campaign.identity import changed_settings
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
+from longctx.campaign.recipe_identity import changed_settings
 from longctx.measure.checkpoints import Attempt
-from longctx.measure.client.stream_rates import Chunk
+from longctx.measure.client.ttft_itl import Chunk
 from longctx.storage import parquet, schemas
 from longctx.storage.journal import Journal, Record, read
 from longctx.storage.locks import exclusive_lock

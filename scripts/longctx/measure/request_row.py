@@ -6,7 +6,7 @@ from typing import Any
 
 from longctx.campaign.mode import RequestKey, campaign_facet
 from longctx.measure.client.request import SAMPLING
-from longctx.measure.client.stream_rates import coalesced
+from longctx.measure.client.ttft_itl import coalesced
 from longctx.measure.point_record import PointRecord
 from longctx.measure.refusals import Refusal
 from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict

@@ -19,9 +19,9 @@ from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
-from longctx.serve.facts import jit_lines
 from longctx.serve.machine.power import EnergyMeter, energy_meter
 from longctx.serve.server import Server
+from longctx.serve.server_facts import jit_lines
 from longctx.storage.journal import JournalError
 from longctx.storage.rows import MeasurementRow
 from longctx.storage.token_file import Ids

@@ -7,7 +7,7 @@ from typing import Any
 
 from longctx.measure import reasons
 from longctx.measure.checkpoints import Attempt, stitch
-from longctx.measure.client import stream_rates
+from longctx.measure.client import ttft_itl
 from longctx.measure.client.request import Answer
 from longctx.redaction import redact
 from longctx.serve.metrics import Window, server_decode_tok_s
@@ -183,7 +183,7 @@ def _late_first_token(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; TTFT may be late by that"
     made = answer.completion_tokens or 1
     tokens = answer.chunks[0].tokens or (made if len(answer.chunks) == 1 else 1)
-    rate = server_decode_tok_s(observation.window, made) or stream_rates.client_decode_tok_s(answer.chunks)
+    rate = server_decode_tok_s(observation.window, made) or ttft_itl.client_decode_tok_s(answer.chunks)
     if tokens > 1 and (rate is None or (tokens - 1) / rate > limit_s):
         late = "an unknown time" if rate is None else f"{(tokens - 1) / rate:.3f} s"
         yield "first_token_late", f"the first chunk carried {tokens} tokens: TTFT is late by {late}"
@@ -216,7 +216,7 @@ def _clock_disagreement(observation: Observation) -> Iterator[tuple[str, str]]:
         if not -tolerance * answer.ttft_s - 0.01 <= answer.ttft_s - server_s <= slack_s:
             yield "clock_disagreement", f"client TTFT {answer.ttft_s:.3f} s, server queue + prefill {server_s:.3f} s"
     decode_s = observation.server_decode_s
-    if decode_s and stream_rates.coalesced(answer.chunks) is False and len(answer.chunks) > 1:
+    if decode_s and ttft_itl.coalesced(answer.chunks) is False and len(answer.chunks) > 1:
         client_s = answer.chunks[-1].elapsed_s - answer.chunks[0].elapsed_s
         if abs(client_s - decode_s) > max(tolerance * decode_s, 0.05):
             yield "clock_disagreement", f"client decode {client_s:.3f} s, server decode {decode_s:.3f} s"
@@ -245,11 +245,11 @@ def measured_values(observation: Observation, verdict: Verdict) -> dict[str, Any
 
 def _decode_values(observation: Observation) -> dict[str, Any]:
     answer = observation.answer
-    slope = stream_rates.client_decode_tok_s(answer.chunks)
+    slope = ttft_itl.client_decode_tok_s(answer.chunks)
     source = "client" if observation.server_decode_s is None else "server"
     rate = slope if source == "client" else server_decode_tok_s(observation.window, answer.completion_tokens)
     rates = {"decode_client_tok_s": slope, "decode_tok_s": rate, "decode_source": source if rate else None}
-    return rates | stream_rates.itl_quantiles(answer.chunks)
+    return rates | ttft_itl.itl_quantiles(answer.chunks)
 
 
 def _prefill_values(observation: Observation) -> dict[str, Any]:

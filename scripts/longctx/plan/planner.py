@@ -8,8 +8,8 @@ from typing import Any
 from longctx.campaign.mode import campaign_facet
 from longctx.plan.forecast import Estimate, forecast
 from longctx.plan.memory import Memory
-from longctx.plan.published import nearest_curve, reference_curves
-from longctx.plan.splits import ways_to_fit
+from longctx.plan.parallel_splits import ways_to_fit
+from longctx.plan.published_curves import nearest_curve, reference_curves
 from longctx.plan.system import System
 from longctx.units import GIB
 

@@ -6,8 +6,8 @@ from typing import Any
 from longctx.lengths import format_length
 from longctx.model.geometry import Geometry
 from longctx.plan.hardware import Hardware
+from longctx.plan.parallel_splits import hold_table, nodes_table
 from longctx.plan.planner import campaign_hours
-from longctx.plan.splits import hold_table, nodes_table
 from longctx.plan.system import System
 from longctx.units import human_bytes, human_length, human_parameters, human_seconds, in_gib, in_tok_s
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from longctx.processes.identity import boot_id
+from longctx.processes.process_identity import boot_id
 from longctx.processes.reaper import start_ticks
 
 OWNER_VARIABLE = "LONGCTX_OWNER_PROCESS"

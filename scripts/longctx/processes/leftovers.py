@@ -11,7 +11,7 @@ from typing import Any
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import boot_id, marked, writer_gone
+from longctx.processes.process_identity import boot_id, marked, writer_gone
 
 GRACE_S = 10.0
 REAPER_PATIENCE_S = 45.0  # the grace, TERM and KILL of the reaper, and some

@@ -17,9 +17,9 @@ from typing import Any, Self
 
 from longctx.errors import ServerError
 from longctx.processes import reaper
-from longctx.processes.identity import MARKER, this_process
 from longctx.processes.launch import Launch, Ownership
 from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_unreaped
+from longctx.processes.process_identity import MARKER, this_process
 from longctx.redaction import MASK, secret_variables
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self, TextIO
 
-from longctx.progress.log import BrokenPipeTolerantStream
+from longctx.progress.console_log import BrokenPipeTolerantStream
 from longctx.units import format_seconds, human_count
 
 QUIET_S = 60.0

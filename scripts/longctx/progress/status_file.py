@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
-from longctx.processes.identity import this_process, writer_gone
+from longctx.processes.process_identity import this_process, writer_gone
 from longctx.storage.atomic import replacing
 from longctx.storage.locks import LockFile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from longctx.processes import cpu_affinity
-from longctx.processes.identity import writer_gone
+from longctx.processes.process_identity import writer_gone
 from longctx.progress.lines import prefill_text
 from longctx.progress.status_file import read_status
 from longctx.units import format_seconds

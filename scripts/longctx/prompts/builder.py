@@ -15,7 +15,7 @@ import orjson
 
 from longctx.errors import PromptError
 from longctx.prompts.shapes import shape_texts
-from longctx.prompts.stream import Progress
+from longctx.prompts.token_stream import Progress
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.prompts.variants import QUESTIONS
 from longctx.storage import token_file

@@ -9,7 +9,7 @@ import numpy as np
 
 from longctx.errors import GeometryError, PromptError
 from longctx.model.reader import read_geometry
-from longctx.prompts.stream import Progress
+from longctx.prompts.token_stream import Progress
 from longctx.prompts.tokenizers import KNOWN, Tokenizer
 from longctx.storage import token_file
 

@@ -9,9 +9,9 @@ from functools import partial
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.measure import reasons
-from longctx.report import cells
-from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
+from longctx.report import table_cells
 from longctx.report.mode import report_facet
+from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
 from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
 from longctx.results.comparison import Compared, Comparison, cautions
 from longctx.results.curves import METRICS
@@ -53,13 +53,13 @@ def other_mode_tables(results: CampaignResults) -> list[Table]:
 def _mode_table(results: CampaignResults, mode: str) -> Table:
     """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
     rows, facet = results.of_mode(mode), report_facet(mode)
-    ttft: Columns = ((facet.ttft_column, cells.ttft_cell),) if facet.ttft_column else ()
+    ttft: Columns = ((facet.ttft_column, table_cells.ttft_cell),) if facet.ttft_column else ()
     columns: Columns = (
         ("Prompt", prompt_cell),
-        ("Tokens", lambda row: cells.count(row["length"])),
+        ("Tokens", lambda row: table_cells.count(row["length"])),
         *ttft,
-        ("Decode tok/s", cells.decode_cell),
-        ("n", lambda row: cells.count(row["n"])),
+        ("Decode tok/s", table_cells.decode_cell),
+        ("n", lambda row: table_cells.count(row["n"])),
         ("Notes", lambda row: "; ".join(_notes(row))),
     )
     note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
@@ -92,8 +92,8 @@ def two_clocks(results: CampaignResults) -> Table:
     """TTFT by the client beside prefill by the server, with the spread of TTFT."""
     means = {"TTFT s": "ttft_s_mean", "Prefill s": "prefill_s_mean", "Overhead s": "overhead_s_mean"}
     spread = {"TTFT min": "ttft_s_min", "median": "ttft_s_median", "max": "ttft_s_max"}
-    variation = fields({"TTFT CV": "ttft_s_cv", "Decode CV": "decode_tok_s_cv"}, cells.percent)
-    columns = (*POINT, *fields(means | spread, partial(cells.number, digits=4)), *variation)
+    variation = fields({"TTFT CV": "ttft_s_cv", "Decode CV": "decode_tok_s_cv"}, table_cells.percent)
+    columns = (*POINT, *fields(means | spread, partial(table_cells.number, digits=4)), *variation)
     rows = [row for mode in results.modes for row in results.of_mode(mode) if row["ttft_s_mean"] is not None]
     return tabulate("Two clocks", columns, rows, OVERHEAD)
 
@@ -104,11 +104,11 @@ def prefill_limits(results: CampaignResults) -> Table:
     rows = [{**row, "est_ttft_s": planned.get(row["length"])} for row in results.of_mode(COLD_MODE)]
     columns: Columns = (
         ("Prompt", prompt_cell),
-        ("Planned TTFT s", cells.field("est_ttft_s")),
-        ("TTFT s", cells.field("ttft_s_mean", 4)),
-        ("Off by", lambda row: cells.change(row["ttft_s_mean"], row["est_ttft_s"])),
-        ("Least TTFT s", cells.field("ttft_bound_s")),
-        ("MFU", lambda row: cells.percent(1 / row["ttft_over_bound"] if row.get("ttft_over_bound") else None)),
+        ("Planned TTFT s", table_cells.field("est_ttft_s")),
+        ("TTFT s", table_cells.field("ttft_s_mean", 4)),
+        ("Off by", lambda row: table_cells.change(row["ttft_s_mean"], row["est_ttft_s"])),
+        ("Least TTFT s", table_cells.field("ttft_bound_s")),
+        ("MFU", lambda row: table_cells.percent(1 / row["ttft_over_bound"] if row.get("ttft_over_bound") else None)),
     )
     shown = [row for row in rows if row["est_ttft_s"] or row.get("ttft_bound_s")]
     return tabulate("Prefill: plan and limit", columns, shown, PREFILL_BOUND)
@@ -118,9 +118,9 @@ def decode_limits(results: CampaignResults) -> Table:
     """The bandwidth bound of decode against what was measured."""
     columns: Columns = (
         *POINT,
-        ("Most tok/s", cells.field("decode_bound_tok_s")),
-        ("Decode tok/s", cells.field("decode_tok_s_mean", 4)),
-        ("Of the limit", lambda row: cells.percent(row["decode_over_bound"])),
+        ("Most tok/s", table_cells.field("decode_bound_tok_s")),
+        ("Decode tok/s", table_cells.field("decode_tok_s_mean", 4)),
+        ("Of the limit", lambda row: table_cells.percent(row["decode_over_bound"])),
     )
     rows = [row for row in results.summary if report_facet(row["mode"]).in_decode_limits]
     bounded = [row for row in rows if row.get("decode_bound_tok_s")]
@@ -137,7 +137,7 @@ def costs(results: CampaignResults) -> Table:
         f"At ${price.usd_per_gpu_hour:g} per GPU-hour × {price.gpu_count} GPU, one request at a time (max_num_seqs 1 is"
         " the published recipe): a server that batches is cheaper per token. Idle time is not in it."
     )
-    return tabulate("Cost", (*POINT, *fields(requests | tokens, cells.usd)), rows, note or "", drop_empty=True)
+    return tabulate("Cost", (*POINT, *fields(requests | tokens, table_cells.usd)), rows, note or "", drop_empty=True)
 
 
 def energy(results: CampaignResults) -> Table:
@@ -154,9 +154,9 @@ def fits(results: CampaignResults) -> Table:
     columns: Columns = (
         MODE,
         ("Lengths", lambda fit: f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"),
-        ("Points", lambda fit: cells.count(fit["n"])),
+        ("Points", lambda fit: table_cells.count(fit["n"])),
         ("Fit", _formula),
-        ("R²", lambda fit: cells.number(fit["r2"], 5)),
+        ("R²", lambda fit: table_cells.number(fit["r2"], 5)),
     )
     return tabulate("Fits", columns, results.fits, "Least squares; the power law in log-log.")
 
@@ -192,7 +192,7 @@ def comparison_table(compared: Comparison) -> Table:
 
 def _mean_std(metric: str, values: Description) -> Cell:
     decimals = 1 if metric == "decode_tok_s" else 3 if (values.mean or 0) < 1 else 2
-    text = cells.mean_std(values.mean, values.std, decimals)
+    text = table_cells.mean_std(values.mean, values.std, decimals)
     return Cell(text, values.mean, f"n={values.n}" if values.n else "")
 
 

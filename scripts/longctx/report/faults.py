@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from longctx.lengths import format_length
 from longctx.measure import reasons
-from longctx.report.cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
+from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
 from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.statistics import OUTLIER_MIN_N, OUTLIER_Z

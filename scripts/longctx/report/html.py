@@ -21,9 +21,9 @@ from markupsafe import Markup
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
 from longctx.report import faults, narrative, palette, sections
-from longctx.report.cells import NONE, Cell, Row, tabulate
 from longctx.report.mode import FigureSpec
 from longctx.report.sections import ReportInput
+from longctx.report.table_cells import NONE, Cell, Row, tabulate
 
 TEMPLATES = Path(__file__).parent / "templates"
 ENVIRONMENT = Environment(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from longctx.report import faults, narrative, sections
-from longctx.report.cells import NONE, Cell, Table
 from longctx.report.sections import ReportInput
+from longctx.report.table_cells import NONE, Cell, Table
 
 
 def to_markdown(report: ReportInput, folder: Path) -> str:

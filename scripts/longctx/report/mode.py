@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from longctx.campaign.mode import load_facet
-from longctx.report.cells import Table
 from longctx.report.palette import Look
+from longctx.report.table_cells import Table
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.storage.schemas import ModeName
 

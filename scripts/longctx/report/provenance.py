@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from longctx.report.cells import NONE, Columns, Row, Table, count, fields, spread, tabulate
 from longctx.report.evidence import POINT
+from longctx.report.table_cells import NONE, Columns, Row, Table, count, fields, spread, tabulate
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import schemas

@@ -13,9 +13,9 @@ import yaml
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import MODES
 from longctx.report import evidence, faults, provenance
-from longctx.report.cells import Table, tabulate
 from longctx.report.figures.draw import shown_figures
 from longctx.report.mode import FigureSpec, report_facet
+from longctx.report.table_cells import Table, tabulate
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.results.comparison import Comparison, compare
 from longctx.results.curves import RunCurve, curve_from_summary

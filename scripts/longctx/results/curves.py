@@ -10,8 +10,8 @@ from typing import Any
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import DataError
-from longctx.plan import published
-from longctx.plan.published import Limit
+from longctx.plan import published_curves
+from longctx.plan.published_curves import Limit
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
@@ -108,14 +108,14 @@ def read_curve(path: Path | str) -> RunCurve:
         return curve_from_summary((_numbers(row, path) for row in rows), run, str(path))
     if missing := [name for name in PUBLISHED_COLUMNS if name not in columns]:
         raise DataError(f"{path}: columns missing for a comparison: {', '.join(missing)}")
-    return _published_curve(rows, published.notes(lines), path)
+    return _published_curve(rows, published_curves.notes(lines), path)
 
 
 def _published_curve(rows: Sequence[Mapping[str, str]], notes: Mapping[str, str], path: Path) -> RunCurve:
     points = tuple(_published_point(row, notes.get("n"), path) for row in rows)
     prefilled = max((point.length for point in points if point.mode == COLD_MODE), default=0)
-    system, count = published.system(notes, path), notes.get("gpu_count", "")
-    limits = published.system_limits(system, {point.length for point in points}, prefilled) if system else {}
+    system, count = published_curves.system(notes, path), notes.get("gpu_count", "")
+    limits = published_curves.system_limits(system, {point.length for point in points}, prefilled) if system else {}
     gpus, random = int(count) if count.isdigit() else None, notes.get("weights") == "random"
     return RunCurve(notes.get("name", path.stem), points, notes.get("gpu"), gpus, random, str(path), limits)
 

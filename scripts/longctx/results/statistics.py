@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
-from scipy.stats import false_discovery_control, linregress, median_abs_deviation
 
 OUTLIER_Z, OUTLIER_MIN_N = 3.5, 5
 # Degrees of freedom from which on Student's t is the normal distribution for every purpose here.
@@ -72,6 +71,8 @@ def outliers(values: Sequence[float | None]) -> list[bool]:
 
     Only with five values or more; where most are equal (MAD 0) 1.2533 times the mean deviation takes the MAD's place.
     """
+    from scipy.stats import median_abs_deviation  # slow to import
+
     numbers = finite(values)
     if len(numbers) < OUTLIER_MIN_N:
         return [False] * len(values)
@@ -83,6 +84,8 @@ def outliers(values: Sequence[float | None]) -> list[bool]:
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     """Return the least-squares line through the points, None with fewer than two distinct x."""
+    from scipy.stats import linregress  # slow to import
+
     if len(set(x)) < 2:
         return None
     x_mean, y_mean = float(np.mean(x)), float(np.mean(y))
@@ -131,6 +134,8 @@ def significant(p_values: Sequence[float | None], level: float) -> list[bool]:
     Of m tests without a true difference, the chance that any counts is `level`, not up to m times that; where many
     differ, hardly more is asked of each than alone. None (nothing to test) never counts and is not one of the m.
     """
+    from scipy.stats import false_discovery_control  # slow to import
+
     known = [p for p in p_values if p is not None]
     adjusted = iter(false_discovery_control(known) if known else ())
     return [p is not None and bool(next(adjusted) <= level) for p in p_values]

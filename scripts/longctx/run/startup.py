@@ -17,7 +17,7 @@ from longctx.measure.kv_limit import RUN_VARIABLE
 from longctx.processes.job_owner import own_jobs
 from longctx.progress.display import note_campaign
 from longctx.run.repair import drop_torn, rewrite_damaged, set_aside_deleted
-from longctx.serve.launchers import connectors
+from longctx.serve.launchers import kv_connectors
 from longctx.storage.locks import hold_for_life, lock_holder
 
 
@@ -68,7 +68,7 @@ def unsupported(campaign: Campaign) -> str | None:
     for mode in campaign.modes if python else ():
         connector = (campaign.recipe(mode, 1).kv_transfer_config or {}).get("kv_connector")
         missing = (not output_path(campaign, point, "measurements").exists() for point in campaign.points(mode))
-        if python and connector and any(missing) and (sentence := connectors.lacking(python, connector)):
+        if python and connector and any(missing) and (sentence := kv_connectors.lacking(python, connector)):
             return f"mode {mode} cannot be measured: {sentence}"
     return None
 

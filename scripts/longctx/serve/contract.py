@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion
 
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
-from longctx.serve.facts import PARALLEL, ServerReport
+from longctx.serve.server_facts import PARALLEL, ServerReport
 
 
 def check(recipe: Recipe, report: ServerReport) -> list[dict[str, Any]]:

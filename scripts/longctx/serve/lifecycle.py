@@ -21,13 +21,13 @@ from longctx.processes import cpu_affinity, leftovers
 from longctx.processes.launch import Launch, Ownership
 from longctx.processes.supervisor import SupervisedProcess
 from longctx.redaction import secret_values
-from longctx.serve import facts
+from longctx.serve import server_facts
 from longctx.serve.contract import check, enforce
 from longctx.serve.http import client, model_names
 from longctx.serve.launchers import container, engines, external, local
-from longctx.serve.log import Log
 from longctx.serve.machine import gpu_memory, gpus, host
 from longctx.serve.server import Server
+from longctx.serve.server_log import Log
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -107,7 +107,7 @@ class _Start:
         with client(f"http://{HOST}:{self.port}", timeout_s=PROBE_TIMEOUT_S) as http:
             while True:
                 for line in self.log.new_lines():
-                    report(facts.clean(line))
+                    report(server_facts.clean(line))
                 if self.process.log_error:
                     message = f"{self.log.path}: the server's log cannot be written: {self.process.log_error}"
                     raise ServerError(message, "disk_full")
@@ -122,7 +122,7 @@ class _Start:
                     raise ServerError(message, "not_ours")
                 if time.monotonic() > deadline_s:
                     lines = self._last_lines()
-                    last = facts.clean(lines[-1]) if lines else "it printed nothing"
+                    last = server_facts.clean(lines[-1]) if lines else "it printed nothing"
                     raise _error(f"the server was not ready after {limit_s:g} s; its last words: {last}", lines)
                 time.sleep(POLL_S)
 
@@ -130,7 +130,7 @@ class _Start:
         """Ask the ready server for its facts, and check its contract."""
         url, env = f"http://{HOST}:{self.port}", launch.seen_env
         known = launch.facts | {"startup_s": round(startup_s, 3), "model": recipe.served_name}
-        report = facts.collect(url, self.log.lines(), known, launch.probe)
+        report = server_facts.collect(url, self.log.lines(), known, launch.probe)
         facts_of_host, env_json = host.host_facts(env, recipe.ranks), host.environment_json(env)
         described = (url, recipe.served_name, report.server_facts(), facts_of_host, check(recipe, report), env_json)
         words, numbers = self.log.masked_words(launch.command), gpus.gpu_numbers(env, recipe.ranks)
@@ -140,8 +140,8 @@ class _Start:
 
     def _early_end(self) -> ServerError:
         lines = self._last_lines()
-        cause = facts.root_cause_line(lines)
-        too_small, longest = facts.kv_limit(lines)
+        cause = server_facts.root_cause_line(lines)
+        too_small, longest = server_facts.kv_limit(lines)
         if too_small:
             holds = f"holds {longest} tokens at most" if longest else "has no room"
             return _error(f"the KV cache {holds}: {cause}", lines, "kv_too_small", longest)

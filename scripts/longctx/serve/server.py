@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 
 from longctx.processes.supervisor import SupervisedProcess
-from longctx.serve.facts import clean, root_cause_line
 from longctx.serve.http import client
-from longctx.serve.log import Log
+from longctx.serve.server_facts import clean, root_cause_line
+from longctx.serve.server_log import Log
 
 
 @dataclass(frozen=True, slots=True)

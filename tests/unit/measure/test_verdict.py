@@ -8,7 +8,7 @@ import pytest
 from longctx.measure import reasons
 from longctx.measure.checkpoints import Attempt
 from longctx.measure.client.request import Answer
-from longctx.measure.client.stream_rates import Chunk
+from longctx.measure.client.ttft_itl import Chunk
 from longctx.measure.verdict import CacheExpectation, Observation, Verdict, measured_values, reach_verdict
 from longctx.serve.metrics import Window
 from longctx.storage import schemas

@@ -12,7 +12,7 @@ from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.memory import check_parallelism
-from longctx.plan.splits import splits
+from longctx.plan.parallel_splits import splits
 from longctx.plan.system import Settings, System
 from longctx.resources import MODELS_DIR
 

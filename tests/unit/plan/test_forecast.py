@@ -8,7 +8,7 @@ import pytest
 from longctx.errors import DataError
 from longctx.plan.forecast import extrapolate, fit_ttft, forecast
 from longctx.plan.hardware import load_hardware
-from longctx.plan.published import nearest_curve, read_ttft_csv, reference_curves
+from longctx.plan.published_curves import nearest_curve, read_ttft_csv, reference_curves
 from longctx.resources import RESOURCES
 from longctx.storage import parquet, schemas
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan import text
 from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.parallel_splits import hold_table, nodes_table
 from longctx.plan.planner import plan_points
-from longctx.plan.splits import hold_table, nodes_table
 from longctx.plan.system import Settings, System
 
 MI = 2**20

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from longctx import cli
-from longctx.processes.identity import this_process, writer_gone
+from longctx.processes.process_identity import this_process, writer_gone
 from longctx.progress import status_file, watch
 from longctx.progress.status_file import StatusWriter, note_run, read_status
 from longctx.progress.watch import render

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from longctx import resources
 from longctx.errors import DataError, PromptError
-from longctx.prompts import builder, sources, stream, variants
+from longctx.prompts import builder, sources, token_stream, variants
 from longctx.prompts.validation import validate
 from longctx.prompts.variants import n_variants, read_ids
 from longctx.storage import parquet, schemas, token_file
@@ -26,7 +26,7 @@ def streams(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
     spec = sources.CorpusSpec(str(tinytokenizers.corpus_folder()))
     for kind in (*KINDS, "lossy", "metaspace"):
-        stream.build_stream(spec, tinytokenizers.load(kind), 20_000, folder / f"{kind}.parquet")
+        token_stream.build_stream(spec, tinytokenizers.load(kind), 20_000, folder / f"{kind}.parquet")
     return folder
 
 
@@ -59,7 +59,7 @@ def test_no_cut_falls_inside_a_character(tmp_path, kind):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "a.md").write_text("測😀漢字👩‍🔬測😀漢字\n" * 150)
     tokenizer = tinytokenizers.load(kind)
-    stream.build_stream(sources.CorpusSpec(str(tmp_path / "c")), tokenizer, 2000, tmp_path / "fast.parquet")
+    token_stream.build_stream(sources.CorpusSpec(str(tmp_path / "c")), tokenizer, 2000, tmp_path / "fast.parquet")
     fillers = set()
     for length in range(300, 340):
         metadata = builder.build(tmp_path / "fast.parquet", "plain", tokenizer, length, tmp_path / "p.parquet")
@@ -149,7 +149,7 @@ def test_sha_is_that_of_the_ids(streams, tmp_path):
 
 def test_long_prompts_are_read_a_row_group_at_a_time(tmp_path):
     tokenizer, length = tinytokenizers.load("tiktoken"), (1 << 20) + 1000
-    stream.build_stream(sources.CorpusSpec(), tokenizer, length, tmp_path / "tiktoken.parquet")
+    token_stream.build_stream(sources.CorpusSpec(), tokenizer, length, tmp_path / "tiktoken.parquet")
     make(tmp_path, tmp_path / "p.parquet", length, "tiktoken")
     assert [len(ids) for ids in variants.iter_ids(tmp_path / "p.parquet", 3)] == [1 << 20, 1000]
     assert validate(tmp_path / "p.parquet", tokenizer, length)["ok"]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 import tinytokenizers
 from longctx.errors import PromptError
-from longctx.prompts import sources, stream
+from longctx.prompts import sources, token_stream
 from longctx.prompts.sources import CorpusSpec
 from longctx.storage import token_file
 
@@ -93,7 +93,7 @@ def test_stream_has_exactly_the_tokens_and_cycles(kind, tmp_path):
     tokenizer = tinytokenizers.load(kind)
     spec = CorpusSpec(str(tinytokenizers.corpus_folder()))
     seen = []
-    metadata = stream.build_stream(spec, tokenizer, 5000, tmp_path / "s.parquet", seen.append)
+    metadata = token_stream.build_stream(spec, tokenizer, 5000, tmp_path / "s.parquet", seen.append)
     ids = np.concatenate(list(token_file.iter_ids(tmp_path / "s.parquet")))
     assert len(ids) == 5000 == seen[-1] == token_file.count_ids(tmp_path / "s.parquet")
     text = tokenizer.decode(ids)
@@ -110,8 +110,8 @@ def test_stream_has_exactly_the_tokens_and_cycles(kind, tmp_path):
 
 def test_a_longer_stream_starts_like_a_shorter_one(tmp_path):
     tokenizer, spec = tinytokenizers.load("fast"), CorpusSpec(str(tinytokenizers.corpus_folder()))
-    stream.build_stream(spec, tokenizer, 700, tmp_path / "short.parquet")
-    stream.build_stream(spec, tokenizer, 3000, tmp_path / "long.parquet")
+    token_stream.build_stream(spec, tokenizer, 700, tmp_path / "short.parquet")
+    token_stream.build_stream(spec, tokenizer, 3000, tmp_path / "long.parquet")
     short = token_file.read_span(tmp_path / "short.parquet", 0, 700)
     assert np.array_equal(token_file.read_span(tmp_path / "long.parquet", 0, 700), short)
 
@@ -121,7 +121,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stream.build_stream(CorpusSpec(), tinytokenizers.load("fast"), 1 << 20, tmp_path / "s.parquet", stop)
+        token_stream.build_stream(CorpusSpec(), tinytokenizers.load("fast"), 1 << 20, tmp_path / "s.parquet", stop)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ import makerows
 import pytest
 from longctx.campaign import campaign
 from longctx.lengths import format_length
-from longctx.report import cells, evidence, faults, narrative, provenance, sections
+from longctx.report import evidence, faults, narrative, provenance, sections, table_cells
 from longctx.report.markdown import to_markdown
 from longctx.report.mode import report_facet
 from longctx.report.sections import ReportInput
@@ -38,7 +38,7 @@ def results(report: ReportInput) -> CampaignResults:
 of = makereport.small
 
 
-def texts(table: cells.Table) -> list[list[str]]:
+def texts(table: table_cells.Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
@@ -67,9 +67,9 @@ def test_one_run_has_no_plus_minus() -> None:
 def test_published_numbers_are_written_as_published() -> None:
     found = {"ttft_s_mean": 40171.67, "ttft_s_std": 115.49, "decode_tok_s_mean": 16.6, "decode_tok_s_std": 0.0}
     row = summary.summarise([makerows.row(length=1 << 26)], {})[0] | found
-    assert cells.ttft_cell(row).text == "40171.67 ± 115.49"
-    assert cells.ttft_cell(row).small == "11.2 h"
-    assert cells.decode_cell(row).text == "16.6 ± 0.0"
+    assert table_cells.ttft_cell(row).text == "40171.67 ± 115.49"
+    assert table_cells.ttft_cell(row).small == "11.2 h"
+    assert table_cells.decode_cell(row).text == "16.6 ± 0.0"
 
 
 def test_filled_caches_have_their_own_table_without_ttft(results: CampaignResults) -> None:
@@ -291,7 +291,7 @@ def test_cost_without_price_is_silent(results: CampaignResults) -> None:
 
 
 def test_numbers_keep_their_digits() -> None:
-    assert [cells.number(value).text for value in (36.0, 126.4, 0.131, 9798743.0, 0.0, None, 1e-5)] == [
+    assert [table_cells.number(value).text for value in (36.0, 126.4, 0.131, 9798743.0, 0.0, None, 1e-5)] == [
         "36.0",
         "126",
         "0.131",
@@ -318,7 +318,7 @@ def test_a_section_that_fails_costs_itself(report: ReportInput, monkeypatch: pyt
     assert {"## Cost", "## Two clocks", "## Contract"} <= set(text.splitlines())
 
 
-def broken(results: CampaignResults) -> cells.Table:
+def broken(results: CampaignResults) -> table_cells.Table:
     raise KeyError("no such column")
 
 

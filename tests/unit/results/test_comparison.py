@@ -8,14 +8,14 @@ from typing import Any
 import makerows
 import pytest
 from longctx.errors import DataError
-from longctx.plan import published
+from longctx.plan import published_curves
 from longctx.results import comparison, curves, export, summary
 from longctx.results.curves import CurvePoint, RunCurve
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[3]
-PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published_curves.csv"
 
 
 def curve(ttft: float, std: float | None = 0.01, n: int = 3, decode: float = 100.0, **options: Any) -> RunCurve:
@@ -39,7 +39,7 @@ prompt_tokens,ttft_s_mean,decode_tok_s_mean
 
 def test_a_published_system_s_limits_are_the_planner_s() -> None:
     found = curves.read_curve(PUBLISHED).limits
-    curve = next(curve for curve in published.reference_curves() if curve.name == PUBLISHED.stem)
+    curve = next(curve for curve in published_curves.reference_curves() if curve.name == PUBLISHED.stem)
     assert list(found) == [1 << power for power in range(10, 27)], "doublings between the printed lengths too"
     assert {n: limit.ttft_s for n, limit in found.items()} == {n: curve.bound_s(n) for n in found}
     assert found[1 << 26].decode_tok_s == pytest.approx(29.5, abs=0.05), "docs/plan.md"

@@ -19,7 +19,7 @@ import pytest
 from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.processes import identity, leftovers, reaper
+from longctx.processes import leftovers, process_identity, reaper
 from longctx.processes.launch import Ownership
 from longctx.processes.leftovers import end_leftovers
 from longctx.serve import lifecycle
@@ -123,7 +123,7 @@ def test_a_server_is_described_and_leaves_nothing(tmp_path: Path) -> None:
     with tiny(tmp_path, on_log=lines.append) as server:
         mark = owner_id(tmp_path)
         assert server.alive()
-        assert server.process.pid in identity.marked(mark)
+        assert server.process.pid in process_identity.marked(mark)
         assert server.death_reason() == ""
         assert (server.model, server.facts["model"], server.facts["launcher"]) == ("tiny", "tiny", "local")
         assert server.facts["vllm_version"] == "0.32.0"
@@ -133,7 +133,7 @@ def test_a_server_is_described_and_leaves_nothing(tmp_path: Path) -> None:
         assert "tiny server starts" in lines
         assert server.log_between(0, server.log_offset())[0].startswith("# longctx starts: ")
     assert not server.alive()
-    assert identity.marked(mark) == {}
+    assert process_identity.marked(mark) == {}
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -145,7 +145,7 @@ def test_children_that_leave_the_group_and_ignore_sigterm_end_too(
         mark = owner_id(tmp_path)
         assert server.process is not None
         assert len(server.process.processes()) == 3
-    assert identity.marked(mark) == {}
+    assert process_identity.marked(mark) == {}
 
 
 def test_an_exception_in_the_block_ends_the_server(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_exception_in_the_block_ends_the_server(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert identity.marked(marks[0]) == {}
+    assert process_identity.marked(marks[0]) == {}
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_nothing_survives_its_owner(
     tmp_path: Path, owner: subprocess.Popen[str], bystander: Any, signum: int, group: bool
 ) -> None:
     mark, folder = owner_id(tmp_path), sockets(tmp_path)
-    assert len(identity.marked(mark)) == 4  # the reaper, the server and its two children
+    assert len(process_identity.marked(mark)) == 4  # the reaper, the server and its two children
     (os.killpg if group else os.kill)(owner.pid, signum)
-    wait_until(lambda: not identity.marked(mark), "the server outlives its owner")
+    wait_until(lambda: not process_identity.marked(mark), "the server outlives its owner")
     wait_until(lambda: not list((tmp_path / "run").iterdir()), "the record stays")
     assert not folder.exists()
 
@@ -189,10 +189,10 @@ def test_the_next_start_ends_what_a_killed_owner_and_a_killed_reaper_left(
     owner.wait()
     os.kill(record["reaper"], signal.SIGKILL)
     wait_until(lambda: reaper.start_ticks(record["reaper"]) is None, "the reaper is dead")
-    assert len(identity.marked(record["id"])) == 3
+    assert len(process_identity.marked(record["id"])) == 3
     (sentence,) = end_leftovers(tmp_path / "run")
     assert str(record["pid"]) in sentence
-    assert identity.marked(record["id"]) == {}
+    assert process_identity.marked(record["id"]) == {}
     assert not path.exists()
 
 
@@ -245,7 +245,7 @@ def test_what_is_left_goes_at_the_next_start_where_everyone_was_killed(tmp_path:
         os.kill(record["reaper"], signal.SIGSTOP)  # so that it can't work between the kills
         for pid in (owner.pid, record["reaper"], record["pid"]):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not identity.marked(record["id"]), "all are dead")
+    wait_until(lambda: not process_identity.marked(record["id"]), "all are dead")
     assert memory.exists()
     assert folder.exists()
     end_leftovers(tmp_path / "run")
@@ -322,7 +322,7 @@ def test_a_reused_process_id_another_host_and_an_earlier_boot_are_left_alone(
     base = {
         "id": "0" * 12,
         "host": os.uname().nodename,
-        "boot": identity.boot_id(),
+        "boot": process_identity.boot_id(),
         "owner": 1,
         "owner_start": -1,
         "reaper": None,
@@ -351,7 +351,7 @@ def test_a_killed_server_is_known_dead_with_its_reason(tmp_path: Path, monkeypat
         os.kill(server.process.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive(), "death is noticed")
         assert "killed by SIGKILL" in server.death_reason()
-        wait_until(lambda: len(identity.marked(mark)) == 0, "its children end with it")
+        wait_until(lambda: len(process_identity.marked(mark)) == 0, "its children end with it")
 
 
 def test_a_killed_reaper_counts_as_death_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_a_killed_reaper_counts_as_death_and_leaves_nothing(tmp_path: Path, monk
         folder = sockets(tmp_path)
         os.kill(record["reaper"], signal.SIGKILL)
         wait_until(lambda: not server.alive(), "the loss is noticed")
-    assert identity.marked(record["id"]) == {}
+    assert process_identity.marked(record["id"]) == {}
     assert not folder.exists()
 
 
@@ -443,7 +443,7 @@ def test_secrets_are_in_no_file_and_on_no_command_line(tmp_path: Path, monkeypat
     for name in ("HF_TOKEN", "SOME_API_KEY", "DB_PASSWORD", "A_SECRET_THING"):
         monkeypatch.setenv(name, f"{SECRET}{name}")
     with tiny(tmp_path) as server:
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in identity.marked(owner_id(tmp_path))]
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_identity.marked(owner_id(tmp_path))]
         files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
         texts = [server.env_json, *server.command, repr(server.facts), repr(server.host_facts), repr(server.contract)]
         assert b"HF_TOKEN=[secret]" in (tmp_path / "log").read_bytes()

@@ -10,7 +10,7 @@ from longctx.campaign.campaign import Campaign, load
 from longctx.campaign.point import Point
 from longctx.measure import checkpoints
 from longctx.measure.point_record import PointRecord
-from longctx.serve import facts
+from longctx.serve import server_facts
 from longctx.serve.metrics import decode_tok_s
 from longctx.storage import parquet, schemas
 from longctx.storage.journal import Journal, read
@@ -25,7 +25,7 @@ def recorded(name: str) -> list[str]:
 
 
 def test_facts_of_a_start() -> None:
-    read = facts.read_log(recorded("start"))
+    read = server_facts.read_log(recorded("start"))
     expected = {
         "vllm_version": "0.25.1",
         "attention_backend": "FLASHMLA",
@@ -49,12 +49,12 @@ def test_facts_of_a_start() -> None:
 def test_the_capacity_logged_for_a_shorter_maximum_length() -> None:
     """An earlier start: 9,798,743 tokens at 8,400,000; block padding makes it depend on the maximum length."""
     lines = ["GPU KV cache size: 9,798,743 tokens", "Maximum concurrency for 8,400,000 tokens per request: 1.17x"]
-    assert facts.read_log(lines)["kv_capacity_tokens"] == 9_798_743
+    assert server_facts.read_log(lines)["kv_capacity_tokens"] == 9_798_743
 
 
 def test_compiling_and_tuning_inside_a_request_count_as_jit() -> None:
     lines = recorded("first-requests")
-    found = facts.jit_lines(lines)
+    found = server_facts.jit_lines(lines)
     kinds = ("JIT compilation during inference", "Autotuning kernel ", "Triton autotuning for function ")
     assert [sum(kind in line for line in lines) for kind in kinds] == [11, 3, 1]
     assert [sum(kind in line for line in found) for kind in kinds] == [11, 3, 1]
@@ -64,13 +64,13 @@ def test_compiling_and_tuning_inside_a_request_count_as_jit() -> None:
 
 def test_a_killed_engine_is_not_taken_for_an_error_of_its_server() -> None:
     lines = recorded("engine-killed")
-    told = facts.root_cause_line(lines)
+    told = server_facts.root_cause_line(lines)
     assert told == (
         "its engine process was killed or crashed, leaving no error of its own ([shutdown] MPClient: engine core exited"
         " unexpectedly; starting cleanup)"
     )
     cause = "(EngineCore pid=5160) ERROR 11-29 16:58:07 [core.py:1] torch.OutOfMemoryError: CUDA out of memory."
-    assert facts.root_cause_line([lines[0], cause, *lines[1:]]) == "torch.OutOfMemoryError: CUDA out of memory."
+    assert server_facts.root_cause_line([lines[0], cause, *lines[1:]]) == "torch.OutOfMemoryError: CUDA out of memory."
 
 
 def test_rates_follow_from_the_counters_of_every_recorded_request() -> None:

@@ -18,9 +18,9 @@ import httpcore
 
 from longctx.measure.client.connection import ENGINE_DEATH_GRACE_S, Failure, Watch, WatchedBackend, run_delay_s
 from longctx.measure.client.request_body import RequestBody
+from longctx.measure.client.response_stream import StreamRecord, body_message
 from longctx.measure.client.sse import SseParser
-from longctx.measure.client.stream import StreamRecord, body_message
-from longctx.measure.client.stream_rates import Chunk
+from longctx.measure.client.ttft_itl import Chunk, client_ttft_s
 from longctx.redaction import redact
 from longctx.serve.http import base_url
 from longctx.storage.token_file import Ids
@@ -117,7 +117,7 @@ class _Request:
             chunks=chunks,
             **received.usage,
             finish_reason=received.finish_reason,
-            ttft_s=chunks[0].elapsed_s if timed else None,
+            ttft_s=client_ttft_s(chunks) if timed else None,
             e2e_s=self.watch.elapsed(self.watch.last_read) if timed else None,
             wall_jump_s=wall_s - elapsed_s if self.watch.start else None,
             starved_s=None if start_delay_s is None or self.delay_s is None else self.delay_s - start_delay_s,

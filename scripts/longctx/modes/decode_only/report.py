@@ -3,9 +3,9 @@
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.report import palette
-from longctx.report.cells import Columns, Table, change, prompt_cell, spread, tabulate
 from longctx.report.mode import ReportFacet
 from longctx.report.palette import Look
+from longctx.report.table_cells import Columns, Table, change, prompt_cell, spread, tabulate
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage.schemas import ModeName
 

@@ -8,9 +8,9 @@ from longctx import units
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
 from longctx.report import palette
-from longctx.report.cells import Cell, Row, Table, count, prompt_cell, tabulate
 from longctx.report.mode import FigureSpec, ReportFacet
 from longctx.report.palette import Look
+from longctx.report.table_cells import Cell, Row, Table, count, prompt_cell, tabulate
 from longctx.results import cost
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import RunCurve

@@ -19,9 +19,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from longctx.campaign.mode import COLD_MODE, MODES, campaign_facet
 from longctx.lengths import format_length
 from longctx.report import palette, style
-from longctx.report.cells import Row
 from longctx.report.mode import report_facet
 from longctx.report.palette import Look
+from longctx.report.table_cells import Row
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.results.comparison import per_gpu as per_gpu_values
 from longctx.results.curves import RunCurve, curve_from_summary

@@ -19,11 +19,11 @@ from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model.reader import hub_token
 from longctx.processes import container_init
-from longctx.processes.identity import MARKER
 from longctx.processes.launch import Launch, Ownership
+from longctx.processes.process_identity import MARKER
 from longctx.redaction import SECRET_NAME
 from longctx.serve import command_line
-from longctx.serve.launchers import connectors
+from longctx.serve.launchers import kv_connectors
 from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits, start_error
 
 STOP_GRACE_S = container_init.GRACE_S
@@ -41,7 +41,7 @@ def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: st
     image = find_image(engine, options.image)
     recipe, mounts = _mounts(recipe, options)
     _check(engine, options, mounts)
-    if options.ipc == "host" and (sentence := connectors.no_room(recipe.kv_transfer_config)):
+    if options.ipc == "host" and (sentence := kv_connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
     values = command_line.environment(recipe) | {MARKER: owner.id}  # known as ours on the host too
     secrets = _secrets(options.pass_env, values)

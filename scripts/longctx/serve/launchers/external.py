@@ -10,7 +10,7 @@ import httpx
 from longctx.campaign.config import ExternalConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
-from longctx.serve import contract, facts
+from longctx.serve import contract, server_facts
 from longctx.serve.http import base_url, client, model_names
 from longctx.serve.machine import host
 from longctx.serve.server import Server
@@ -25,7 +25,7 @@ def connect(recipe: Recipe, options: ExternalConfig) -> Server:
     """
     url, api_key = base_url(str(options.url)), _api_key(options.api_key_env)
     model = _model(url, api_key, options.model)
-    report = facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
+    report = server_facts.collect(url, [], {"launcher": "external", "model": model}, api_key=api_key)
     facts_of_host = host.host_facts() if _is_loopback(url) else dict.fromkeys(HOST_FACTS)
     return Server(url, model, report.server_facts(), facts_of_host, _contract(recipe, report), "{}", api_key=api_key)
 
@@ -65,7 +65,7 @@ def _unreachable(url: str, error: Exception) -> str:
     return f"external.url: the certificate of {url} is not trusted ({error}); SSL_CERT_FILE names its authority's file"
 
 
-def _contract(recipe: Recipe, report: facts.ServerReport) -> list[dict[str, Any]]:
+def _contract(recipe: Recipe, report: server_facts.ServerReport) -> list[dict[str, Any]]:
     """Return the contract without max_model_len (each length is compared with it later).
 
     A setting that the recipe leaves at its default was not asked of this server, so any value agrees.

@@ -10,7 +10,7 @@ from longctx.errors import ServerError
 from longctx.model.reader import hub_token
 from longctx.processes.launch import Launch, Ownership
 from longctx.serve.command_line import MODULE, command, environment
-from longctx.serve.launchers import connectors
+from longctx.serve.launchers import kv_connectors
 
 # vLLM would ask everybody for it, us too; it is exported here for a server of somebody else's.
 FOREIGN_KEY = "VLLM_API_KEY"
@@ -24,9 +24,9 @@ def prepare(recipe: Recipe, options: ServeConfig, owner: Ownership, host: str, p
     if (python := shutil.which(options.python)) is None:
         raise ServerError(f"launcher.python: {options.python} is not an executable file", "server_start")
     connector = (recipe.kv_transfer_config or {}).get("kv_connector")
-    if connector and (sentence := connectors.lacking(python, connector)):
+    if connector and (sentence := kv_connectors.lacking(python, connector)):
         raise ServerError(sentence, "unsupported")
-    if sentence := connectors.no_room(recipe.kv_transfer_config):
+    if sentence := kv_connectors.no_room(recipe.kv_transfer_config):
         raise ServerError(sentence, "disk_full")
     env = _inherited() | environment(recipe)
     sockets = None if SOCKETS in env else _sockets(owner)

@@ -19,7 +19,7 @@ from fakeclient import IDS, ask, fake_program
 from fakeserver import FakeServer
 from longctx.measure.client import connection, request
 from longctx.measure.client.request import Answer
-from longctx.measure.client.stream_rates import client_decode_tok_s, coalesced, itl_quantiles
+from longctx.measure.client.ttft_itl import client_decode_tok_s, coalesced, itl_quantiles
 from longctx.measure.reasons import FAILED
 from longctx.measure.verdict import find_failure
 

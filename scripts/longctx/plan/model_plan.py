@@ -12,8 +12,8 @@ from longctx.model.geometry import KV_DTYPE_BYTES, Geometry
 from longctx.model.reader import read_geometry
 from longctx.plan.campaign_plan import CampaignPlan
 from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.parallel_splits import splits
 from longctx.plan.planner import plan_points
-from longctx.plan.splits import splits
 from longctx.plan.system import AITER_64BIT, Settings, System
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from longctx.measure.client.connection import Failure
-from longctx.measure.client.stream_rates import Chunk
+from longctx.measure.client.ttft_itl import Chunk
 
 MOST = 1 << 53
 

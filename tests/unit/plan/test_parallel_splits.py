@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from longctx.model.reader import read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
-from longctx.plan.splits import hold_table, nodes_table, splits
+from longctx.plan.parallel_splits import hold_table, nodes_table, splits
 from longctx.plan.system import Settings, System
 
 MI, GIB = 2**20, 2**30

@@ -1,4 +1,4 @@
-"""Speeds of a stream: pure functions of its chunks' arrival times and token counts."""
+"""TTFT, ITL and decode rate as the client sees them: pure functions of chunks' arrival times and token counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +18,11 @@ class Chunk:
     elapsed_s: float
     tokens: int | None
     total: int | None
+
+
+def client_ttft_s(chunks: Sequence[Chunk]) -> float:
+    """Return the time to first token in s: arrival of the first chunk, from just before the first byte was sent."""
+    return chunks[0].elapsed_s
 
 
 def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from longctx.measure.client.connection import Failure
-from longctx.measure.client.stream import StreamRecord, body_message
+from longctx.measure.client.response_stream import StreamRecord, body_message
 
 USAGE = {"prompt_tokens": 1024, "completion_tokens": 3}
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from longctx.measure.client.stream_rates import Chunk, client_decode_tok_s, coalesced, itl_quantiles
+from longctx.measure.client.ttft_itl import Chunk, client_decode_tok_s, coalesced, itl_quantiles
 from longctx.serve.metrics import decode_tok_s
 
 NO_ITL = dict.fromkeys(("itl_p50_s", "itl_p90_s", "itl_p99_s", "itl_max_s"))
