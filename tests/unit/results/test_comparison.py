@@ -15,7 +15,7 @@ from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[3]
-PUBLISHED = ROOT / "resources" / "results" / "mi355x-published_curves.csv"
+PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
 
 
 def curve(ttft: float, std: float | None = 0.01, n: int = 3, decode: float = 100.0, **options: Any) -> RunCurve:
