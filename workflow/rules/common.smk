@@ -14,7 +14,7 @@ from longctx.lengths import format_length, parse_length
 from longctx.plan.campaign_plan import plan_path, save_plan
 from longctx.plan.plan_table import PlanTable
 from longctx.processes import job_owner
-from longctx.progress import log as console_log
+from longctx.progress import console_log
 from longctx.report.figures.draw import figure_files
 from longctx.run import repair, startup
 from longctx.run.node_request import NodeRequest
