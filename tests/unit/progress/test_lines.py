@@ -1,8 +1,10 @@
 import io
 
 import pytest
+from longctx.progress import lines as lines_module
 from longctx.progress.lines import ProgressLine, TerminalLine, prefill_text
 from longctx.units import human_count
+from patching import replace_in
 
 
 class Terminal(io.StringIO):
@@ -21,7 +23,7 @@ def test_a_terminal_line_is_rewritten_and_cleared() -> None:
 
 def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now, out = [0.0], io.StringIO()
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    replace_in(monkeypatch, lines_module, "time", monotonic=lambda: now[0])
     line = TerminalLine(out)
     for second in range(150):
         now[0] = second
@@ -43,7 +45,7 @@ def test_elsewhere_only_a_start_and_an_end_line():
 
 def test_on_a_terminal_one_line_moves(monkeypatch):
     now = iter(range(1000))
-    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    replace_in(monkeypatch, lines_module, "time", monotonic=lambda: next(now))
     out = Terminal()
     with ProgressLine("corpus", out=out) as progress:
         progress(500)

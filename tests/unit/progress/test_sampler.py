@@ -9,11 +9,13 @@ import pytest
 from fakeserver import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
+from longctx.progress import sampler, watchdog
 from longctx.progress.eta import Cost, eta_s, fit_cost
 from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.serve.metrics import Snapshot, scrape
 from longctx.storage import schemas
+from patching import replace_in
 
 TOTAL = 1 << 20
 
@@ -32,7 +34,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that the tested code reads."""
     clock = Clock()
-    monkeypatch.setattr("time.monotonic", clock)
+    for module in (sampler, watchdog):
+        replace_in(monkeypatch, module, "time", monotonic=clock)
     return clock
 
 

@@ -21,6 +21,7 @@ from longctx.progress.status_file import StatusWriter, note_run, read_status
 from longctx.progress.watch import render
 from longctx.storage import locks
 from longctx.units import format_seconds
+from patching import replace_in
 
 POINTS = [f"prefill/{length}/pass{p}" for length in ("1Ki", "64Ki") for p in (1, 2)]
 
@@ -157,7 +158,7 @@ def test_watching_does_not_end_while_a_run_is_at_work(tmp_path: Path, monkeypatc
     looks = iter([False, False, True])
     monkeypatch.setattr(watch, "writer_gone", lambda _: next(looks))
     slept: list[float] = []
-    monkeypatch.setattr(watch.time, "sleep", slept.append)
+    replace_in(monkeypatch, watch, "time", sleep=slept.append)
     assert watch.watch(tmp_path, out=io.StringIO()) == 0
     assert len(slept) == 2
 
@@ -198,7 +199,7 @@ def test_a_new_phase_forgets_the_numbers_of_the_last(tmp_path: Path) -> None:
 
 def test_frequent_news_are_not_all_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(status_file.time, "monotonic", lambda: now[0])
+    replace_in(monkeypatch, status_file, "time", monotonic=lambda: now[0])
     with writer(tmp_path) as one:
         for count in range(10):
             now[0] += 0.2
@@ -265,7 +266,7 @@ def test_watching_until_the_end(
         }
         (tmp_path / "status.json").write_text(json.dumps(content))
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    replace_in(monkeypatch, watch, "time", sleep=sleep)
     assert watch.watch(tmp_path, out=out) == 0
     text = out.getvalue()
     assert ("\x1b[" in text) is clears
@@ -281,7 +282,7 @@ def test_a_narrow_terminal_hides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    replace_in(monkeypatch, watch, "shutil", get_terminal_size=lambda: os.terminal_size((columns, 24)))
     out = Terminal()
     at = {
         "phase": "measuring, cold 0",
@@ -293,7 +294,7 @@ def test_a_narrow_terminal_hides_nothing(
     }
     with writer(tmp_path, LADDER[-1], campaign="mi355x", expected=LADDER) as one:
         one.update(**at)
-        monkeypatch.setattr(watch.time, "sleep", interrupt)
+        replace_in(monkeypatch, watch, "time", sleep=interrupt)
         with pytest.raises(KeyboardInterrupt):
             watch.watch(tmp_path, out=out)
     lines = out.getvalue().removeprefix("\x1b[H\x1b[J").splitlines()
@@ -309,11 +310,11 @@ def interrupt(_: float) -> None:
 
 
 def test_what_is_no_terminal_gets_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    replace_in(monkeypatch, watch, "shutil", get_terminal_size=lambda: os.terminal_size((40, 24)))
     out = io.StringIO()
     with writer(tmp_path) as one:
         one.update(phase="x", log_line="y" * 100)
-        monkeypatch.setattr(watch.time, "sleep", interrupt)
+        replace_in(monkeypatch, watch, "time", sleep=interrupt)
         with pytest.raises(KeyboardInterrupt):
             watch.watch(tmp_path, out=out)
     assert "y" * 100 in out.getvalue()

@@ -18,6 +18,7 @@ from longctx.run import startup
 from longctx.run.startup import before_run, drop_old_reports, enter_folder, repair_files, settle_locks
 from longctx.storage import locks
 from longctx.storage.journal import Journal
+from patching import replace_in
 
 SCRIPTS = Path(startup.__file__).parents[2]
 STATE = Path(".snakemake")
@@ -171,7 +172,7 @@ def test_a_full_disk_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(startup.os, "write", full)
+    replace_in(monkeypatch, locks, "os", ftruncate=full, pwrite=full)
     assert settle_locks(STATE) is None
 
 

@@ -26,6 +26,7 @@ from longctx.serve import lifecycle
 from longctx.serve.launchers import local
 from longctx.serve.lifecycle import serve
 from longctx.serve.server import Server
+from patching import replace_in
 from tinyserver import tiny_python
 
 pytestmark = pytest.mark.process
@@ -382,7 +383,7 @@ def test_a_silent_server_ends_at_the_limit_with_the_log_s_tail(tmp_path: Path, m
     lines: list[str] = []
     clock = time.monotonic
     # The limit is over as soon as the server has spoken, however long that takes.
-    monkeypatch.setattr(lifecycle.time, "monotonic", lambda: clock() + 3600 * ("tiny server starts" in lines))
+    replace_in(monkeypatch, lifecycle, "time", monotonic=lambda: clock() + 3600 * ("tiny server starts" in lines))
     with pytest.raises(ServerError, match=r"not ready after 1800 s; its last words: tiny server starts") as error:
         tiny(tmp_path, start_timeout_s=1800.0, on_log=lines.append).__enter__()
     assert error.value.reason == "server_start"

@@ -5,7 +5,6 @@ import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from longctx.serve import metrics
 from longctx.serve.metrics import Window, difference, parse, scrape, server_decode_tok_s, settle
+from patching import replace_in
 
 DATA = Path(__file__).parents[2] / "data" / "metrics"
 ANOTHER = "the server's counters began anew, or another server's were read"
@@ -234,7 +234,7 @@ def test_settling_waits_for_whatever_is_late(monkeypatch: pytest.MonkeyPatch, la
 
     readings = iter([reading(**late), reading(**late), reading()])
     monkeypatch.setattr(metrics, "scrape", lambda *_, **__: next(readings))
-    monkeypatch.setattr(metrics.time, "sleep", lambda _: None)
+    replace_in(monkeypatch, metrics, "time", sleep=lambda _: None)
     after = settle("http://h:1", reading(0, 0), completion_tokens=16)
     assert after == reading()
     assert next(readings, None) is None
@@ -244,8 +244,7 @@ def test_settling_ends_although_nothing_comes(monkeypatch: pytest.MonkeyPatch) -
     waits: list[float] = []
     with FakeServer() as server:
         before = scrape(server.url)
-        # Its own clock: the stand-in's threads sleep by the real one.
-        monkeypatch.setattr(metrics, "time", SimpleNamespace(sleep=waits.append))
+        replace_in(monkeypatch, metrics, "time", sleep=waits.append)
         after = settle(server.url, before, completion_tokens=16)
     assert difference(before, after).requests == 0
     assert 5 <= sum(waits) < 6

@@ -8,6 +8,7 @@ import fakenvml
 import pytest
 from longctx.errors import ServerError
 from longctx.serve.machine import gpu_memory
+from patching import replace_in
 
 Show = Callable[..., None]
 TOTAL = 143771 << 20
@@ -22,7 +23,7 @@ def test_memory_that_comes_back_is_waited_for(two_gpus: Show, tmp_path: Path, mo
         if len(naps) == 3:
             two_gpus(FIRST, fakenvml.h200())
 
-    monkeypatch.setattr(gpu_memory.time, "sleep", nap)
+    replace_in(monkeypatch, gpu_memory, "time", sleep=nap)
     with gpu_memory.resting_level(tmp_path / "run", {}):
         two_gpus(fakenvml.h200(memory=[90000 << 20, TOTAL]), fakenvml.h200())
     assert len(naps) == 3

@@ -6,6 +6,7 @@ import fakenvml
 import pytest
 from longctx.serve.machine import gpus, nvidia
 from longctx.serve.machine.gpu import Gpu
+from patching import replace_in
 
 Show = Callable[..., None]
 
@@ -45,7 +46,7 @@ def test_a_driver_that_shows_no_gpu(show_gpus: Show) -> None:
 
 def test_energy_counters(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(fakenvml.h200(power_w=300.0), fakenvml.h200(power_w=500.0))
-    monkeypatch.setattr(fakenvml.time, "monotonic", lambda: 10.0)
+    replace_in(monkeypatch, fakenvml, "time", monotonic=lambda: 10.0)
     with nvidia.nvml():
         assert nvidia.energy_j([0, 1]) == [3000.0, 5000.0]
         assert nvidia.energy_j([1]) == [5000.0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import fakenvml
 import pytest
 from longctx.serve.machine import amd, power
+from patching import replace_in
 
 Show = Callable[..., None]
 AMD_SMI = 'cat <<END\n[{"gpu": 0, "power": {"socket_power": {"value": 140}}}, {"gpu": 1, "power": %s}]\nEND\n'
@@ -17,7 +18,8 @@ SAYS, SAYS_NOT = '{"socket_power": {"value": 1000.5}}', '"N/A"'
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(power.time, "monotonic", lambda: self.now_s)
+        for module in (power, fakenvml):
+            replace_in(monkeypatch, module, "time", monotonic=lambda: self.now_s)
 
 
 @pytest.fixture
