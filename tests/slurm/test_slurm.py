@@ -40,7 +40,7 @@ def test_a_sweep_is_one_exclusive_job_per_length_and_pass(slurm: Slurm, sweep: M
         assert job["OverSubscribe"] == "NO"
         assert int(job["NumCPUs"]) == psutil.cpu_count()
         assert 6400 < int(job["MinMemoryNode"].removesuffix("M")) < 6410, "five GiB and a quarter more"
-        assert job["TimeLimit"] == "12:01:00", "a CPU that was never measured"
+        assert job["TimeLimit"] == "12:05:00", "12 h of a CPU that was never measured, 300 s to start"
         assert job["Requeue"] == "1"
     for name in ("256/pass1", "256/pass2", "512/pass1", "512/pass2"):
         (row,) = [
