@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # here, since the first fit falls into a measured prefill
 
 RATE_WINDOW_S = 10.0
 FIT_POINTS = 4

@@ -177,3 +177,11 @@ def test_a_summary_with_measured_prompts_refines_the_forecast() -> None:
     assert refine_plan(kimi, plan).get("prefill", 1024)["est_ttft_s"] == 600.0
     (kimi.results / "summary.parquet").write_bytes(b"PAR1")
     assert refine_plan(kimi, plan) is plan
+
+
+def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy() -> None:
+    old = campaign(serve={**campaign()["serve"], "aiter_version": "0.1.5"})
+    rows = plan_campaign(from_dict(old)).rows
+    row = next(row for row in rows if (row["mode"], row["length"]) == ("prefill", 64 << 20))
+    assert (row["fits"], row["reason"]) == (False, "unsupported")
+    assert row["remedy"].startswith("beyond 2^24 tokens ROCm needs AITER")

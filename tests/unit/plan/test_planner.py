@@ -5,11 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from longctx.campaign.campaign import from_dict
 from longctx.model.geometry import Geometry
 from longctx.model.reader import read_geometry
 from longctx.plan import planner
-from longctx.plan.campaign_plan import plan_campaign
 from longctx.plan.hardware import Hardware, Parallelism, load_hardware
 from longctx.plan.planner import campaign_hours, plan_points
 from longctx.plan.system import Settings, System
@@ -146,30 +144,3 @@ def test_a_shipped_curve_counts_as_the_same_setup_for_the_same_split_only() -> N
         for split in (TP8, Parallelism(pipeline=8))
     }
     assert sources == {"TP8": "mi355x-published", "PP8": "mi355x-published, scaled by hardware"}
-
-
-def campaign(**changes: Any) -> dict[str, Any]:
-    base = {
-        "model": {"source": "moonshotai/Kimi-Linear-48B-A3B-Instruct"},
-        "lengths": ["1Ki", "64Ki", "64Mi"],
-        "passes": 3,
-        "repeats": {"count": 5, "up_to": "64Ki"},
-        "modes": ["prefill", "reuse"],
-        "hardware": {"gpu": "MI355X", "count": 8},
-        "serve": {
-            "tensor_parallel_size": 8,
-            "kv_cache_dtype": "fp8_e4m3",
-            "gpu_memory_utilization": 0.952,
-            "max_num_batched_tokens": 16384,
-            "aiter_version": "0.1.19.post2",
-        },
-    }
-    return base | changes
-
-
-def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy() -> None:
-    old = campaign(serve={**campaign()["serve"], "aiter_version": "0.1.5"})
-    rows = plan_campaign(from_dict(old)).rows
-    row = next(row for row in rows if (row["mode"], row["length"]) == ("prefill", 64 * MI))
-    assert (row["fits"], row["reason"]) == (False, "unsupported")
-    assert row["remedy"].startswith("beyond 2^24 tokens ROCm needs AITER")
