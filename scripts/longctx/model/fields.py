@@ -131,10 +131,12 @@ class Fields:
                 raise self.fail(name, problem, "plan with a copy without it if it changes no size")
 
     def dtype_bytes(self) -> int:
-        """Return the bytes per parameter as served of the model's dtype (`dtype`, formerly `torch_dtype`)."""
-        value = str(self.get("dtype", "torch_dtype", default="")).removeprefix("torch.")
-        if not value:
-            raise self.fail("dtype", "is missing", 'add the type that the weights are served in, such as "bfloat16"')
+        """Return the bytes per parameter as served of the model's dtype (`dtype`, formerly `torch_dtype`).
+
+        Without the field vLLM takes the weights' own type, and FP32 where it finds none (get_torch_dtype in
+        transformers_utils/model_arch_config_convertor.py): both are served in 16 bits.
+        """
+        value = str(self.get("dtype", "torch_dtype", default="float32")).removeprefix("torch.")
         if value not in _DTYPE_BYTES:
             raise self.fail("dtype", f"is {value!r}", f"known are {', '.join(_DTYPE_BYTES)}")
         return _DTYPE_BYTES[value]

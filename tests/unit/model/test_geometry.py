@@ -178,7 +178,7 @@ def test_kimi_k2_is_read_as_deepseek_v3() -> None:
 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size",
-                                   "vocab_size", "dtype", "model_type"])  # fmt: skip
+                                   "vocab_size", "model_type"])  # fmt: skip
 def test_a_missing_field_is_named(field: str) -> None:
     config = {key: value for key, value in LLAMA.items() if key != field}
     with pytest.raises(GeometryError, match=rf"^some\.json: {field} is missing; "):

@@ -118,9 +118,10 @@ def test_4_bit_weights_are_bound_by_the_bf16_peak_and_8_bit_ones_by_fp8() -> Non
     assert bound(quantization_config=QUANTISED["fp8"][0]) == pytest.approx(bound() / 2, rel=0.05)
 
 
-def test_fp32_checkpoints_are_served_in_16_bits() -> None:
+def test_fp32_checkpoints_and_those_that_name_no_type_are_served_in_16_bits() -> None:
     assert config("Gemma-2-9b")["torch_dtype"] == "float32"
     assert geometry("Gemma-2-9b").weight_bytes == 2 * REAL["Gemma-2-9b"]["parameters"]
+    assert build_geometry(without("Gemma-2-9b", "torch_dtype")).weight_bytes == 2 * REAL["Gemma-2-9b"]["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,6 @@ def test_fp32_checkpoints_are_served_in_16_bits() -> None:
         ("Mistral-Nemo", "sliding_window", "sliding_window is missing"),
         ("Mistral-Nemo", "num_key_value_heads", "num_key_value_heads is missing"),
         ("Qwen3-8B", "head_dim", "head_dim is missing"),
-        ("gpt-oss-120b", "dtype", 'dtype is missing; add the type that the weights are served in, such as "bfloat16"'),
         ("Granite-4.0-h-small", "layer_types", "layer_types is missing"),
         ("GLM-4.5", "use_qk_norm", "use_qk_norm is missing"),
     ],
