@@ -16,14 +16,14 @@ def secret_variables(env: Mapping[str, str]) -> list[str]:
 
     They are called like *_TOKEN, and their values are neither short words nor existing paths.
     """
-    names = [name for name, value in env.items() if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET]
+    names = [name for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= SHORTEST_SECRET]
     secret = (name for name in names if not (env[name].startswith("/") and os.path.exists(env[name])))
-    return sorted(secret, key=lambda name: len(env[name]), reverse=True)
+    return sorted(secret, key=lambda name: len(env[name].strip()), reverse=True)
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
-    """Return the values to mask, the longest first, so that none is masked in part."""
-    return list(dict.fromkeys(env[name] for name in secret_variables(env)))
+    """Return the values to mask, the longest first, so that none is masked in part; without blanks around them."""
+    return list(dict.fromkeys(env[name].strip() for name in secret_variables(env)))
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

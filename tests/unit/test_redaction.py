@@ -28,6 +28,13 @@ def test_the_longest_value_is_masked_first() -> None:
     assert mask("abcdefgh abcdef", secret_values(env)) == "[secret] [secret]"
 
 
+def test_a_secret_is_masked_without_the_blanks_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert secret_values({"A_TOKEN": "abcdef\n"}) == ["abcdef"]
+    assert secret_values({"A_TOKEN": "abc  \n"}) == []
+    monkeypatch.setenv("SOME_API_KEY", "  from-the-environment\r\n")
+    assert redact("key from-the-environment.") == "key [redacted]."
+
+
 def test_a_text_is_cut_and_its_tokens_are_blanked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "from-the-environment")
     text = "key-1234, hf_abcdefgh12,\nfrom-the-environment and Bearer xyz"

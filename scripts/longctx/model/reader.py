@@ -1,7 +1,6 @@
 """Read a model's geometry from a config.json: a file, the Hugging Face cache, or resources/models."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -47,14 +46,6 @@ def _cached_config(model_id: str, revision: str | None) -> Path | None:
 
     path = try_to_load_from_cache(model_id, "config.json", revision=revision)
     return Path(path) if isinstance(path, str) else None
-
-
-def hub_token() -> str | None:
-    """Return the Hugging Face token: HF_TOKEN of the environment, else the content of ~/hf_token, else None."""
-    if token := os.environ.get("HF_TOKEN"):
-        return token
-    file = Path.home() / "hf_token"
-    return (file.read_text().strip() or None) if file.is_file() else None
 
 
 def _is_model_id(name: str) -> bool:

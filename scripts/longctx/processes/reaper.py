@@ -176,7 +176,7 @@ class LogPump(threading.Thread):
     def __init__(self, source: int, log_path: str, secrets: list[str], mask: str) -> None:
         super().__init__(daemon=True)
         self.source = source
-        self.secrets, self.mask = [value.encode() for value in secrets], mask.encode()
+        self.secrets, self.mask = [os.fsencode(value) for value in secrets], mask.encode()
         self.longest = max(map(len, self.secrets), default=1)
         self.log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.failed = False
@@ -285,7 +285,7 @@ def main() -> None:
     # Only this process has the write end: the server's input ends with it.
     stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
-        secrets = [os.environ[name] for name in spec["secret_variables"]]
+        secrets = [os.environ[name].strip() for name in spec["secret_variables"]]
         pump = LogPump(source, spec["log_path"], secrets, spec["mask"])
         child = subprocess.Popen(
             spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True, preexec_fn=child_setup

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longctx.errors import PromptError
-from longctx.model.reader import hub_token
+from longctx.model.hub import hub_token
 from longctx.storage.token_file import Ids
 
 BATCH_CHARS = 500_000

@@ -17,7 +17,7 @@ from typing import Any
 from longctx.campaign.config import ContainerConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.model.reader import hub_token
+from longctx.model.hub import hub_folders, hub_token
 from longctx.processes import container_init
 from longctx.processes.launch import Launch, Ownership
 from longctx.processes.process_identity import MARKER
@@ -120,22 +120,36 @@ def _secrets(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str
 
 def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[str]]:
     """Return the recipe with absolute folders, and the mounts: its folders at their own paths, then the user's."""
-    mounts = []
+    mounts, own = [], [_parse_mount(text) for text in options.mounts]
     if Path(recipe.model).is_dir():
         recipe = replace(recipe, model=str(Path(recipe.model).resolve()))
         mounts += _with_links(Path(recipe.model))
     else:
-        default = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-        cache = Path(recipe.env.get("HF_HOME") or default).resolve()
-        cache.mkdir(parents=True, exist_ok=True)
-        recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(cache)})
-        mounts.append(f"{cache}:{cache}")
+        recipe, mounts = _hub_mounts(recipe, targets=[mount.split(":")[1] for mount in own])
     if recipe.kv_transfer_config:
         absolute, roots = _absolute_roots(recipe.kv_transfer_config)
         recipe = replace(recipe, kv_transfer_config=absolute)
         mounts += [f"{root}:{root}" for root in roots]
-    mounts += [_parse_mount(text) for text in options.mounts]
-    return recipe, list({mount.split(":")[1]: mount for mount in mounts}.values())
+    return recipe, list({mount.split(":")[1]: mount for mount in mounts + own}.values())
+
+
+def _hub_mounts(recipe: Recipe, targets: list[str]) -> tuple[Recipe, list[str]]:
+    """Return the recipe with this host's Hugging Face folders, and their mounts where no `targets` hold them."""
+    home, cache = hub_folders(os.environ | recipe.env)
+    recipe = replace(recipe, env=recipe.env | {"HF_HOME": str(home), "HF_HUB_CACHE": str(cache)})
+    folders = [home] if cache.is_relative_to(home) else [home, cache]
+    mounts = []
+    for folder in folders:
+        if any(folder.is_relative_to(target) for target in targets):
+            continue  # the user mounts something else there
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "set HF_HOME or HF_HUB_CACHE to a folder that you may write"
+            raise start_error(f"the Hugging Face folder {folder} cannot be made: {error.strerror}; {remedy}") from error
+        # A cache that others fill can still be read.
+        mounts.append(f"{folder}:{folder}{'' if os.access(folder, os.W_OK) else ':ro'}")
+    return recipe, mounts
 
 
 def _with_links(folder: Path) -> list[str]:

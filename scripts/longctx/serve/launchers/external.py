@@ -33,9 +33,9 @@ def connect(recipe: Recipe, options: ExternalConfig) -> Server:
 def _api_key(name: str | None) -> str | None:
     if not name:
         return None
-    if not os.environ.get(name):
+    if not (key := os.environ.get(name, "").strip()):
         raise ConfigError(f"external.api_key_env: the environment variable {name} is not set")
-    return os.environ[name]
+    return key
 
 
 def _model(url: str, api_key: str | None, wanted: str | None) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from longctx.campaign.config import ServeConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
-from longctx.model.reader import hub_token
+from longctx.model.hub import hub_token
 from longctx.processes.launch import Launch, Ownership
 from longctx.serve.command_line import MODULE, command, environment
 from longctx.serve.launchers import kv_connectors

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,8 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(container, "find_image", lambda engine, name: Image(name, "sha256:1", "sha256:2", {}))
     monkeypatch.setattr(engines.resource, "getrlimit", lambda limit: (1024, 4096))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("HF_HOME", raising=False)
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_TOKEN", SECRET)
 
 
@@ -143,7 +145,46 @@ def test_a_hub_model_gets_the_hosts_cache(tmp_path: Path) -> None:
     command = launch(tmp_path, engine="podman").command
     cache = tmp_path / ".cache" / "huggingface"
     assert f"{cache}:{cache}" in values(command, "--volume")
-    assert f"HF_HOME={cache}" in values(command, "--env")
+    assert {f"HF_HOME={cache}", f"HF_HUB_CACHE={cache}/hub"} <= set(values(command, "--env"))
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"])
+@pytest.mark.parametrize("source", ["shell", "recipe"])
+def test_a_cache_elsewhere_is_mounted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
+) -> None:
+    cache, recipe = tmp_path / "data" / "hub", RECIPE
+    if source == "shell":
+        monkeypatch.setenv(name, str(cache))
+    else:
+        recipe = replace(RECIPE, env={name: str(cache)})
+    command = launch(tmp_path, recipe, engine="podman").command
+    assert f"{cache}:{cache}" in values(command, "--volume")
+    assert f"HF_HUB_CACHE={cache}" in values(command, "--env")
+
+
+def test_a_cache_that_others_fill_is_mounted_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "shared"
+    cache.mkdir()
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(container.os, "access", lambda path, mode: str(path) != str(cache) or not mode & os.W_OK)
+    assert f"{cache}:{cache}:ro" in values(launch(tmp_path, engine="podman").command, "--volume")
+
+
+def test_a_cache_that_the_user_mounts_is_left_to_him(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    recipe = replace(RECIPE, env={"HF_HOME": "/cache/hf"})
+    made = launch(tmp_path, recipe, engine="podman", mounts=[f"{tmp_path}/data:/cache"])
+    guard = f"{container.container_init.__file__}:{container.GUARD}:ro"
+    assert values(made.command, "--volume") == [f"{tmp_path}/data:/cache", guard]
+    assert "HF_HOME=/cache/hf" in values(made.command, "--env")
+
+
+def test_a_cache_that_cannot_be_made_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
+    with pytest.raises(ServerError, match=r"Hugging Face folder .*file/hub cannot be made: Not a directory"):
+        launch(tmp_path, engine="podman")
 
 
 def test_a_recipes_own_folders_keep_their_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

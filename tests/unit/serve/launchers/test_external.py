@@ -138,7 +138,7 @@ def test_the_key_comes_from_the_environment_and_shows_nowhere(
     monkeypatch.delenv("THEIR_KEY", raising=False)
     with pytest.raises(ConfigError, match="environment variable THEIR_KEY is not set"):
         serve(RECIPE, launcher, **options(tmp_path)).__enter__()
-    monkeypatch.setenv("THEIR_KEY", "sk-very-secret")
+    monkeypatch.setenv("THEIR_KEY", "sk-very-secret\n")
     with serve(RECIPE, launcher, **options(tmp_path)) as server:
         assert server.api_key == "sk-very-secret"
         assert "sk-very-secret" not in repr(server)
