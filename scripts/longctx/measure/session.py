@@ -19,7 +19,7 @@ from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
-from longctx.serve.machine.power import EnergyMeter, energy_meter
+from longctx.serve.machine.power import EnergyMeter, EnergyMeters
 from longctx.serve.server import Server
 from longctx.serve.server_facts import jit_lines
 from longctx.storage.journal import JournalError
@@ -50,6 +50,7 @@ class Session:
 
     steady: whether the warm-up ended in equal times. prior: the prefill cost that shorter lengths showed.
     planned_ttft_s: the longest TTFT that the plan expects at this length. stalled: whether a request timed out.
+    meters: of the server's energy, made with the first request.
     """
 
     campaign: Campaign
@@ -60,6 +61,7 @@ class Session:
     prior: eta.Cost | None = None
     planned_ttft_s: float | None = None
     stalled: bool = False
+    meters: EnergyMeters | None = None
 
     def is_useless(self) -> bool:
         """Return whether another request is pointless: the server died, or it stalled and a new one can be started."""
@@ -72,7 +74,8 @@ class Session:
         server = self.server
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
-        power = energy_meter(server.gpu_numbers)
+        self.meters = self.meters or EnergyMeters(server.gpu_numbers)
+        power = self.meters.meter()
         with power or contextlib.nullcontext():
             answer = self._stream(record, outgoing, before, power)
         made, after = answer.completion_tokens, None

@@ -3,19 +3,13 @@
 import contextlib
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from longctx.serve.machine.gpu import Gpu
+from longctx.serve.machine.vendor_tools import Tool, Watts
 
-TIMEOUT_S = 60.0
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}  # amd-smi's MB are MiB
-
-# Power in W by GPU index. None: the GPU is there and does not say.
-Watts = Mapping[int, float | None]
 
 
 def amd_smi_gpus(*texts: str) -> list[Gpu]:
@@ -57,31 +51,6 @@ def rocm_smi_power(text: str) -> Watts:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A vendor's program: the arguments of its questions, and the readers of its answers."""
-
-    program: str
-    gpu_questions: tuple[str, ...]
-    read_gpus: Callable[..., list[Gpu]]
-    power_question: str
-    read_power: Callable[[str], Watts]
-
-    def gpus(self) -> list[Gpu]:
-        """Return the GPUs that the tool shows."""
-        return self.read_gpus(*map(self._ask, self.gpu_questions))
-
-    def power_w(self, timeout_s: float = TIMEOUT_S) -> Watts:
-        """Return what each GPU draws now."""
-        return self.read_power(self._ask(self.power_question, timeout_s))
-
-    def _ask(self, question: str, timeout_s: float = TIMEOUT_S) -> str:
-        command, null = [self.program, *question.split()], subprocess.DEVNULL
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return subprocess.run(command, stdin=null, capture_output=True, text=True, timeout=timeout_s).stdout
-        return ""
-
-
 AMD_SMI_GPUS = ("static --asic --driver --json", "metric --mem-usage --json")
 ROCM_SMI_GPUS = ("--showproductname --showmeminfo vram --showdriverversion --json",)
 TOOLS = (
@@ -90,20 +59,12 @@ TOOLS = (
 )
 
 
-def installed_tools() -> Iterator[Tool]:
-    """Yield the tools that are on PATH, the preferred one first."""
-    return (tool for tool in TOOLS if shutil.which(tool.program))
-
-
-def gpus() -> list[Gpu]:
-    """Return this host's AMD GPUs by the first tool that shows some; [] where none does."""
-    return next((gpus for tool in installed_tools() if (gpus := tool.gpus())), [])
-
-
 def _amd_smi_entries(text: str) -> list[tuple[int, dict[str, Any]]]:
     """Return (index, entry) of a list, or of {"gpu_data": list}, which newer versions print."""
     data = _json_in(text)
-    entries = data.get("gpu_data", []) if isinstance(data, dict) else data
+    entries = data.get("gpu_data") if isinstance(data, dict) else data
+    if not isinstance(entries, list):
+        return []
     return [(e["gpu"], e) for e in entries if isinstance(e, dict) and isinstance(e.get("gpu"), int)]
 
 

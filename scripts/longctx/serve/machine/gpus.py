@@ -4,15 +4,22 @@ import os
 import re
 from collections.abc import Mapping
 
-from longctx.serve.machine import amd, nvidia
+from longctx.serve.machine import amd, nvidia, vendor_tools
 from longctx.serve.machine.gpu import Gpu
+from longctx.serve.machine.vendor_tools import Tool
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def gpus() -> list[Gpu]:
-    """Return this host's GPUs, of the first vendor that has some; [] where none has."""
-    return nvidia.gpus() or amd.gpus()
+    """Return this host's GPUs as NVML shows them, else as a vendor's tools do; [] where there are none."""
+    return nvidia.gpus() or vendor_tools.gpus([nvidia.NVIDIA_SMI]) or vendor_tools.gpus(amd.TOOLS)
+
+
+def installed_tools() -> list[Tool]:
+    """Return the installed tools of this host's vendor, the preferred one first."""
+    has_nvidia = nvidia.gpus() or vendor_tools.gpus([nvidia.NVIDIA_SMI])
+    return vendor_tools.installed([nvidia.NVIDIA_SMI] if has_nvidia else amd.TOOLS)
 
 
 def visible_gpus(env: Mapping[str, str] | None = None) -> list[Gpu]:

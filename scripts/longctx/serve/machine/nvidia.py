@@ -1,12 +1,14 @@
-"""NVIDIA GPUs, read through NVML. A machine without NVML's library, or without its driver, has no NVIDIA GPUs."""
+"""NVIDIA GPUs, read through NVML, or by nvidia-smi where NVML's library is not found or counts no energy."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pynvml
 
 from longctx.serve.machine.gpu import Gpu
+from longctx.serve.machine.vendor_tools import Tool
 
 THROTTLE_REASONS = {
     "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
@@ -15,6 +17,44 @@ THROTTLE_REASONS = {
     "hw_thermal_slowdown": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
     "hw_power_brake_slowdown": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
+MIB = 1 << 20
+
+
+def smi_gpus(text: str) -> list[Gpu]:
+    """Read nvidia-smi's lines of index, name, MiB used, MiB in all, driver."""
+    rows = (row for row in _csv_rows(text) if len(row) == 5 and row[0].isdecimal())
+    return [
+        Gpu(int(index), _text(name), _bytes(used), _bytes(total), _text(driver))
+        for index, name, used, total, driver in rows
+    ]
+
+
+def smi_power(text: str) -> dict[int, float | None]:
+    """Read nvidia-smi's lines of index and power in W, such as `0, 71.25`."""
+    rows = (row for row in _csv_rows(text) if len(row) == 2 and row[0].isdecimal())
+    return {int(index): float(w) if re.fullmatch(r"\d+(\.\d+)?", w) else None for index, w in rows}
+
+
+_CSV = "--format=csv,noheader,nounits"
+NVIDIA_SMI = Tool(
+    "nvidia-smi",
+    (f"--query-gpu=index,name,memory.used,memory.total,driver_version {_CSV}",),
+    smi_gpus,
+    f"--query-gpu=index,power.draw {_CSV}",
+    smi_power,
+)
+
+
+def _csv_rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+
+
+def _text(cell: str) -> str | None:
+    return None if cell.startswith("[") or not cell else cell
+
+
+def _bytes(mib: str) -> int | None:
+    return int(mib) * MIB if mib.isdecimal() else None
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The energy that GPUs use during a request.
 
-NVIDIA's GPUs count it themselves (NVML): it is the counter after the request minus the counter before it. AMD's are
-asked for their power again and again by the vendor's tool, and the energy is the area under that curve. What others do
-on the same GPUs is in both. An unknown energy is None, never 0.
+NVIDIA's GPUs count it themselves (NVML): it is the counter after the request minus the counter before it. Other GPUs
+are asked for their power again and again by the vendor's tools, and the energy is the area under that curve. What
+others do on the same GPUs is in both. An unknown energy is None, never 0.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Self
 
-from longctx.serve.machine import amd, nvidia
+from longctx.serve.machine import gpus, nvidia
+from longctx.serve.machine.vendor_tools import POWER_TIMEOUT_S, PowerReader
 
 INTERVAL_S = 0.25
 # A stretch without a sample counts as a gap when it is longer than this many intervals.
 GAP_INTERVALS = 4
-POLL_TIMEOUT_S = 10.0
 COLUMNS = ("energy_j", "energy_decode_j", "power_mean_w", "power_gap_s")
 
 
@@ -53,15 +53,21 @@ class EnergyMeter(contextlib.AbstractContextManager["EnergyMeter"]):
         return dict(zip(COLUMNS, (total[0], decode[0] if decode else None, total[0] / window_s, total[1]), strict=True))
 
 
-def energy_meter(gpus: Sequence[int]) -> EnergyMeter | None:
-    """Return a meter for GPUs of this host; None where there are none to measure, or nothing that measures them."""
-    if not gpus:
-        return None
-    with nvidia.nvml():
-        if nvidia.energy_j(gpus) is not None:
-            return CountedEnergy(gpus)
-    tool = next(amd.installed_tools(), None)
-    return SampledEnergy(gpus, tool) if tool else None
+class EnergyMeters:
+    """Makes the meters of one server's GPUs, by the best source that this host has for them."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = tuple(numbers)
+        self._reader = PowerReader(gpus.installed_tools() if numbers else [])
+
+    def meter(self) -> EnergyMeter | None:
+        """Return a meter for one request; None where there are no GPUs to measure, or nothing that measures them."""
+        if not self._numbers:
+            return None
+        with nvidia.nvml():
+            if nvidia.energy_j(self._numbers) is not None:
+                return CountedEnergy(self._numbers)
+        return SampledEnergy(self._numbers, self._reader) if self._reader else None
 
 
 class CountedEnergy(EnergyMeter):
@@ -102,11 +108,11 @@ class CountedEnergy(EnergyMeter):
 
 
 class SampledEnergy(EnergyMeter):
-    """The area under samples of the power, which a thread takes with the vendor's tool."""
+    """The area under samples of the power, which a thread takes with the vendor's tools."""
 
-    def __init__(self, gpus: Sequence[int], tool: amd.Tool) -> None:
+    def __init__(self, gpus: Sequence[int], reader: PowerReader) -> None:
         super().__init__(gpus)
-        self._tool = tool
+        self._reader = reader
         self.samples: dict[int, list[tuple[float, float]]] = {gpu: [] for gpu in gpus}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="power", daemon=True)
@@ -119,15 +125,14 @@ class SampledEnergy(EnergyMeter):
     def __exit__(self, *_: object) -> None:
         self._end_s = time.monotonic()
         self._stop.set()
-        self._thread.join(POLL_TIMEOUT_S + 1)
+        self._thread.join(POWER_TIMEOUT_S + 1)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            watts_by_gpu = self._tool.power_w(POLL_TIMEOUT_S)
+            watts_by_gpu = self._reader.watts(self.samples)
             now_s = time.monotonic()
-            for gpu, samples in self.samples.items():
-                if (watts := watts_by_gpu.get(gpu)) is not None:
-                    samples.append((now_s, watts))
+            for gpu, watts in watts_by_gpu.items():
+                self.samples[gpu].append((now_s, watts))
             self._stop.wait(INTERVAL_S)
 
     def joules(self, start_s: float, end_s: float) -> tuple[float, float] | None:

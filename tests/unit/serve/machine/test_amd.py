@@ -57,7 +57,16 @@ def test_amd_smi() -> None:
 @pytest.mark.parametrize("read", [amd.amd_smi_gpus, amd.rocm_smi_gpus])
 @pytest.mark.parametrize(
     "text",
-    ["null", "[1]", '[{"gpu": "N/A"}]', '{"gpu_data": "N/A"}', '{"card0": "N/A", "cardX": {}}', '[{"gpu": 0', "a, b"],
+    [
+        "null",
+        '{"gpu_data": null}',
+        "[1]",
+        '[{"gpu": "N/A"}]',
+        '{"gpu_data": "N/A"}',
+        '{"card0": "N/A", "cardX": {}}',
+        '[{"gpu": 0',
+        "a, b",
+    ],
 )
 def test_a_tool_that_knows_nothing_shows_no_gpu(read: Any, text: str) -> None:
     assert read(text) == []
@@ -80,6 +89,20 @@ def test_a_tool_without_gpus_leaves_the_question_to_the_next(tmp_path: Path, mon
     monkeypatch.setattr(host, "ROCM_VERSION", tmp_path / "version")
     (tmp_path / "version").write_text("7.0.2\n")
     assert host.host_facts()["cuda_or_rocm"] == "ROCm 7.0.2"
+
+
+def test_what_one_tool_does_not_say_of_a_gpu_comes_from_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rocm.json").write_text(ROCM)
+    (tmp_path / "amd.json").write_text('[{"gpu": 0, "asic": {"market_name": "AMD Instinct MI355X VF"}}, {"gpu": 1}]')
+    for name, does in {"amd-smi": "cat amd.json", "rocm-smi": "cat rocm.json"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    first, second = gpus.gpus()
+    assert first == Gpu(0, "AMD Instinct MI355X VF", 297963520, 309220868096, "6.14.14")
+    assert second == Gpu(1, "AMD Instinct MI355X", 297959424, 309220868096, "6.14.14")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from longctx.serve.machine import amd, host
+from longctx.serve.machine import host, vendor_tools
 from longctx.storage.schemas import HOST_FACTS
 
 Show = Callable[..., None]
@@ -27,7 +27,7 @@ def test_a_server_counts_the_gpus_that_it_computes_on(two_gpus: Show) -> None:
 
 
 def test_host_facts_without_a_gpu(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amd.shutil, "which", lambda name: None)
+    monkeypatch.setattr(vendor_tools.shutil, "which", lambda name: None)
     facts = host.host_facts()
     assert (facts["gpu"], facts["gpu_count"], facts["gpu_driver"], facts["cuda_or_rocm"]) == (None, 0, None, None)
 

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import fakenvml
 import pytest
-from longctx.serve.machine import amd, power
+from longctx.serve.machine import nvidia, power, vendor_tools
+from longctx.serve.machine.vendor_tools import PowerReader
 from patching import replace_in
 
 Show = Callable[..., None]
+Install = Callable[..., None]
 AMD_SMI = 'cat <<END\n[{"gpu": 0, "power": {"socket_power": {"value": 140}}}, {"gpu": 1, "power": %s}]\nEND\n'
+ROCM_SMI = """cat <<END
+{"card0": {"Average Graphics Package Power (W)": "90.0"}, "card1": {"Average Graphics Package Power (W)": "95.0"}}
+END
+"""
 SAYS, SAYS_NOT = '{"socket_power": {"value": 1000.5}}', '"N/A"'
 
 
@@ -23,15 +29,19 @@ class Clock:
 
 
 @pytest.fixture
-def amd_smi(show_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A function that puts an amd-smi with this script on PATH, of a machine without NVML."""
+def amd_smi(show_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """A function that puts an amd-smi, or another tool, with this script on PATH, of a machine without NVML."""
 
-    def install(script: str) -> None:
-        (tmp_path / "amd-smi").write_text("#!/bin/sh\n" + script)
-        (tmp_path / "amd-smi").chmod(0o755)
+    def install(script: str, name: str = "amd-smi") -> None:
+        (tmp_path / name).write_text("#!/bin/sh\n" + script)
+        (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     return install
+
+
+def energy_meter(gpus: tuple[int, ...]) -> power.EnergyMeter | None:
+    return power.EnergyMeters(gpus).meter()
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = 20.0) -> None:
@@ -64,7 +74,7 @@ def test_counters_give_the_sum_of_the_servers_gpus(show_gpus: Show, monkeypatch:
     """Two GPUs of 300 W and 500 W for 10 s, the last 4 s of which follow the first token."""
     show_gpus(fakenvml.h200(power_w=9000.0), fakenvml.h200(power_w=300.0), fakenvml.h200(power_w=500.0))
     clock = Clock(monkeypatch)
-    meter = power.energy_meter((1, 2))
+    meter = energy_meter((1, 2))
     assert meter is not None
     with meter:
         for seconds in (6, 3):
@@ -89,7 +99,7 @@ def wait_for_thread(name: str) -> None:
 def test_without_a_first_token_there_is_no_decode(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(fakenvml.h200())
     clock = Clock(monkeypatch)
-    meter = power.energy_meter((0,))
+    meter = energy_meter((0,))
     assert meter is not None
     with meter:
         clock.now_s += 10
@@ -100,7 +110,7 @@ def test_without_a_first_token_there_is_no_decode(show_gpus: Show, monkeypatch: 
 def test_a_counter_that_did_not_move_says_nothing(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(fakenvml.h200(), fakenvml.h200(power_w=0.0))
     clock = Clock(monkeypatch)
-    meter = power.energy_meter((0, 1))
+    meter = energy_meter((0, 1))
     assert meter is not None
     with meter:
         clock.now_s += 10
@@ -109,7 +119,7 @@ def test_a_counter_that_did_not_move_says_nothing(show_gpus: Show, monkeypatch: 
 
 def test_a_counter_that_fails_in_the_window_leaves_the_energy_unknown(show_gpus: Show) -> None:
     show_gpus(fakenvml.h200())
-    meter = power.energy_meter((0,))
+    meter = energy_meter((0,))
     assert meter is not None
     with meter:
         show_gpus(fakenvml.h200(power_w=None))
@@ -118,22 +128,22 @@ def test_a_counter_that_fails_in_the_window_leaves_the_energy_unknown(show_gpus:
 
 
 def test_a_gpu_without_the_counter_has_no_energy(show_gpus: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amd.shutil, "which", lambda name: None)
+    monkeypatch.setattr(vendor_tools.shutil, "which", lambda name: None)
     show_gpus(fakenvml.h200(), fakenvml.h200(power_w=None))
-    assert power.energy_meter((0, 1)) is None
-    assert power.energy_meter((0,)) is not None
-    assert power.energy_meter(()) is None
+    assert energy_meter((0, 1)) is None
+    assert energy_meter((0,)) is not None
+    assert energy_meter(()) is None
 
 
 def test_no_nvml_and_no_tool_is_no_energy(show_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert power.energy_meter((0,)) is None
+    assert energy_meter((0,)) is None
 
 
-def test_a_polled_tool_gives_the_sum_of_the_servers_gpus(amd_smi: Callable[[str], None]) -> None:
+def test_a_polled_tool_gives_the_sum_of_the_servers_gpus(amd_smi: Install) -> None:
     amd_smi(AMD_SMI % SAYS)
     for gpus, watts in (((0, 1), 1140.5), ((1,), 1000.5)):
-        meter = power.energy_meter(gpus)
+        meter = energy_meter(gpus)
         assert isinstance(meter, power.SampledEnergy)
         with meter:
             wait_for(lambda samples=meter.samples: len(samples.get(1, [])) > 1)
@@ -145,7 +155,7 @@ def test_a_polled_tool_gives_the_sum_of_the_servers_gpus(amd_smi: Callable[[str]
 
 def test_what_follows_the_first_token_is_the_decode_s_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs at 100 W until the first token at 6 s, and at 300 W until the end at 10 s."""
-    meter = power.SampledEnergy((0, 1), amd.TOOLS[0])
+    meter = power.SampledEnergy((0, 1), PowerReader([]))
     clock = Clock(monkeypatch)
     meter._start_s, meter._end_s = 1000.0, 1010.0
     assert meter.energy()["energy_decode_j"] is None
@@ -162,12 +172,75 @@ def test_what_follows_the_first_token_is_the_decode_s_energy(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("script", ["echo failed; exit 9\n", AMD_SMI % SAYS_NOT])
-def test_a_gpu_that_does_not_say_leaves_the_energy_unknown(amd_smi: Callable[[str], None], script: str) -> None:
+def test_a_gpu_that_does_not_say_leaves_the_energy_unknown(amd_smi: Install, script: str) -> None:
     amd_smi(script)
-    meter = power.energy_meter((0, 1))
+    meter = energy_meter((0, 1))
     assert meter is not None
     with meter:
         time.sleep(0.1)
     energy = meter.energy()
     assert (energy["energy_j"], energy["power_mean_w"]) == (None, None)
     assert energy["power_gap_s"] is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "watts"),
+    [
+        ("echo 'no such device' >&2; exit 1\n", [90.0, 95.0]),
+        ("printf '\\377\\376 [ {'\n", [90.0, 95.0]),
+        ("echo '{\"gpu_data\": null}'\n", [90.0, 95.0]),
+        (AMD_SMI % SAYS_NOT, [140.0, 95.0]),
+        (AMD_SMI % '{"socket_power": {"value": 0, "unit": "W"}}', [140.0, 95.0]),
+        (AMD_SMI % SAYS, [140.0, 1000.5]),
+    ],
+)
+def test_what_one_tool_does_not_say_comes_from_the_next(amd_smi: Install, script: str, watts: list[float]) -> None:
+    amd_smi(script)
+    amd_smi(ROCM_SMI, name="rocm-smi")
+    meter = energy_meter((0, 1))
+    assert isinstance(meter, power.SampledEnergy)
+    with meter:
+        wait_for(lambda: all(meter.samples.values()))
+    assert [meter.samples[gpu][0][1] for gpu in (0, 1)] == watts
+    assert meter.energy()["power_mean_w"] == pytest.approx(sum(watts))
+
+
+def test_a_tool_that_answered_is_asked_first_the_next_time(amd_smi: Install, tmp_path: Path) -> None:
+    """A tool that hangs until its time limit must not cost it again with every sample."""
+    amd_smi(f"echo asked >> {tmp_path}/asked; exit 1\n")
+    amd_smi(ROCM_SMI, name="rocm-smi")
+    meters = power.EnergyMeters((0, 1))
+    for _ in range(2):
+        meter = meters.meter()
+        assert isinstance(meter, power.SampledEnergy)
+        with meter:
+            wait_for(lambda samples=meter.samples: len(samples[1]) > 1)
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+@pytest.mark.parametrize("has_nvml", [True, False])
+def test_nvidia_smi_where_nvml_counts_no_energy(show_gpus: Show, amd_smi: Install, has_nvml: bool) -> None:
+    """NVML without the counter (or not found at all); an amd-smi beside it speaks of other GPUs."""
+    if has_nvml:
+        show_gpus(fakenvml.h200(power_w=None), fakenvml.h200(power_w=None))
+    amd_smi(AMD_SMI % SAYS)
+    gpus = "0, NVIDIA T4, 12, 15360, 580.95.05\n1, NVIDIA T4, [N/A], 15360, 580.95.05"
+    answers = f"case $1 in *power*) echo '0, 26.50\n1, 30.00';; *) echo '{gpus}';; esac\n"
+    amd_smi(answers, name="nvidia-smi")
+    meter = energy_meter((0, 1))
+    assert isinstance(meter, power.SampledEnergy)
+    with meter:
+        wait_for(lambda: all(meter.samples.values()))
+    assert meter.energy()["power_mean_w"] == pytest.approx(56.5)
+
+
+def test_nvidia_smi_that_fails_leaves_the_energy_unknown(show_gpus: Show, amd_smi: Install) -> None:
+    show_gpus(fakenvml.h200(power_w=None))
+    amd_smi("echo 'NVIDIA-SMI has failed, because 0, 1'; exit 9\n", name="nvidia-smi")
+    amd_smi(AMD_SMI % SAYS)
+    meter = energy_meter((0,))
+    assert meter is not None
+    with meter:
+        time.sleep(0.1)
+    assert meter.energy()["energy_j"] is None
+    assert nvidia.smi_power("0, [N/A]\n1, 71.25") == {0: None, 1: 71.25}
