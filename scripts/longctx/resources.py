@@ -8,6 +8,8 @@ ROOT = Path(__file__).parents[2]
 RESOURCES = ROOT / "resources"
 MODELS_DIR = RESOURCES / "models"
 GPUS_CSV = RESOURCES / "hardware" / "gpus.csv"
+# What our servers import, local or in a container; no part of the library.
+VLLM_PLUGINS = ROOT / "scripts" / "vllm_plugins"
 SHAPES = RESOURCES / "prompts"
 
 

@@ -71,7 +71,8 @@ class Campaign:
 
     def requests(self, point: Point) -> list[RequestKey]:
         """Return the (role, request_index) that a point must have; index 0 is the first one."""
-        requests = campaign_facet(point.mode).requests(self.config, self.repeats(point.length))
+        facet, length = campaign_facet(point.mode), point.length
+        requests = facet.requests(self.config, self.repeats(length), length, point.pass_index)
         return [(str(role), index) for role, index in requests]  # plain: Snakemake compares them with earlier runs'
 
     def tokens_after_prompt(self, mode: str) -> int:

@@ -61,6 +61,22 @@ class ReuseConfig(ModeConfig):
     suffix_tokens: int = Field(64, ge=1, description="New tokens of each query.")
 
 
+class SampledConfig(ModeConfig):
+    """The sampled mode: single chunks behind prefixes that a KV connector claims."""
+
+    repeats: int = Field(1, ge=1, le=16, description="Pairs of samples per length and pass.")
+    whole: tuple[Length, ...] = Field(
+        (), strict=False, description="Lengths of its ladder whose whole prompt is prefilled too, as a check."
+    )
+    whole_passes: int = Field(1, ge=1, description="In how many of its passes whole prompts are prefilled.")
+    fill_mean: Number | None = Field(
+        None,
+        description="Mean of the values that fill the claimed part of the KV cache; null = not filled: it holds zeros,"
+        " or what earlier requests left there.",
+    )
+    fill_std: NonNegative = Field(0.0, description="Their standard deviation.")
+
+
 class ModelConfig(Section):
     """What is served."""
 
@@ -210,12 +226,14 @@ class CampaignConfig(Section):
         strict=False,
         min_length=1,
         description="What is measured. prefill = cold prompts; reuse = queries behind a resident prefix;"
-        " decode_only = filled KV cache, no prefill.",
+        " decode_only = filled KV cache, no prefill; sampled = TTFT estimated from a few chunks of each length.",
     )
     max_new_tokens: int = Field(128, ge=1)
     """Tokens decoded per request; decode throughput is taken over them."""
     decode_only: DecodeOnlyConfig = Field(default_factory=DecodeOnlyConfig)
     reuse: ReuseConfig = Field(default_factory=ReuseConfig)
+    # Left out of what is saved where nothing of it is set: older configurations keep their hashes.
+    sampled: SampledConfig = Field(default_factory=SampledConfig, exclude_if=lambda section: section == SampledConfig())
     model: ModelConfig
     launcher: Literal["local", "container", "external"] = Field(
         "local",

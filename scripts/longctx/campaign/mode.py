@@ -41,7 +41,7 @@ class CampaignFacet:
     def check(self, config: CampaignConfig) -> None:
         """Raise ConfigError where the configuration cannot serve this mode."""
 
-    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int, length: int, pass_index: int) -> list[RequestKey]:
         """Return the requests that a point must have; `repeats` is the campaign's number of cold requests."""
         raise NotImplementedError
 

@@ -32,6 +32,21 @@ class MeasureFacet:
         number = (point.pass_index - 1) * campaign.repeats(point.length) + key[1]
         return variants.read_ids(path, measured_variant(number, doubts))
 
+    def new_tokens(self, campaign: Campaign, role: str) -> int:
+        """Return how many tokens a request of this role asks for."""
+        return campaign.config.max_new_tokens
+
+    def claimed_tokens(self, campaign: Campaign, role: str, prompt_tokens: int, chunk_tokens: int | None) -> int | None:
+        """Return how much of its prompt a request claims through the server's KV connector; None where none is asked.
+
+        chunk_tokens: the server's prefill chunk, None where it does not say it.
+        """
+        return None
+
+    def more_requests(self, campaign: Campaign, point: Point) -> list[RequestKey]:
+        """Return requests that the measured rows call for beyond the point's own; asked again after they are done."""
+        return []
+
     def requests(self, missing: Sequence[RequestKey]) -> Iterator[RequestKey]:
         """Yield, in order, the requests for a point that lacks `missing`; role 'warmup' prepares a fresh server."""
         yield from missing

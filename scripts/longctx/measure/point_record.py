@@ -75,6 +75,20 @@ class PointRecord:
         """Return the last attempt of each request, by role and request index."""
         return {(row["role"], row["request_index"]): row for row in self.journal.of_kind("row")}
 
+    def requests(self) -> list[RequestKey]:
+        """Return the requests that the point must have: the campaign's, then those that were added."""
+        added = [(entry["role"], entry["request_index"]) for entry in self.journal.of_kind("added")]
+        return list(dict.fromkeys([*self.campaign.requests(self.point), *added]))
+
+    def add_requests(self, keys: Iterable[RequestKey]) -> None:
+        """Note requests that the measured rows call for: from now on the point must have them."""
+        for key in keys:
+            self.journal.append("added", _labels(key))
+
+    def was_done(self) -> bool:
+        """Return whether the point's Parquets were in place once."""
+        return any(record.kind == "done" for record in self.journal.records)
+
     def missing(self) -> list[RequestKey]:
         """Return the requests without a finished row, in order: never ended, failed, or doubtful and to be repeated."""
         allowed = self.campaign.config.measure.retry_doubtful
@@ -83,7 +97,7 @@ class PointRecord:
             for key, row in self.rows().items()
             if row["status"] == Status.OK or (row["status"] == Status.DOUBTFUL and self.doubts(*key) > allowed)
         }
-        return [key for key in self.campaign.requests(self.point) if key not in finished]
+        return [key for key in self.requests() if key not in finished]
 
     def doubts(self, role: str, index: int) -> int:
         """Return how many attempts at a request ended as doubtful."""
@@ -142,7 +156,7 @@ class PointRecord:
     def final(self, kind: str) -> list[dict[str, Any]]:
         """Return the rows of one table: those of each request's last attempt; every server start."""
         if kind == "row":
-            requests = set(self.campaign.requests(self.point))
+            requests = set(self.requests())
             return [_typed(row) for key, row in self.rows().items() if key in requests or key[0] == Role.WARMUP]
         if kind == "server":
             return [_typed(row) for row in self.journal.of_kind("server")]

@@ -32,6 +32,7 @@ from longctx.progress.display import Display
 from longctx.prompts import variants
 from longctx.serve.lifecycle import serve
 from longctx.storage.rows import MeasurementRow, Role, Status
+from longctx.storage.token_file import Ids
 
 Files = Mapping[int, Path]
 Say = Callable[[str], None]
@@ -73,7 +74,7 @@ class ServerClimb:
         """Serve until every point is measured or has failed; a dead server costs its point, not the others."""
         self._drop_useless_checkpoints()
         todo = []
-        for point in (point for point, record in self.records.items() if record.missing()):
+        for point in (point for point in self.records if self._missing(point)):
             if refusal := self.refusals.before_start(point):
                 self._refuse([point], refusal)
             else:
@@ -98,6 +99,13 @@ class ServerClimb:
             if folder := self.refusals.checkpoint_dir:
                 checkpoints.remove_checkpoint(folder)
         return len(self.records) - len(measured)
+
+    def _missing(self, point: Point) -> list[RequestKey]:
+        """Return a point's missing requests; where it has none, those that its rows call for now."""
+        record = self.records[point]
+        if not record.missing() and not record.was_done():
+            record.add_requests(self.facet.more_requests(self.campaign, point))
+        return record.missing()
 
     def _drop_useless_checkpoints(self) -> None:
         """Delete checkpoints of other recipes, and one that attempts failed on again and again."""
@@ -187,11 +195,13 @@ class ServerClimb:
         prefills = sorted({(row["length"], row["prefill_s"]) for row in rows})
         session.prior = eta.fit_cost([(prefill_s, length) for length, prefill_s in prefills])
         session.planned_ttft_s = self.refusals.plan.get(point.mode, point.length).get("est_ttft_high_s")
-        for key in self.facet.requests(record.missing()):
-            row = self._measure_request(session, point, key)
-            if row.status == Status.FAILED and row.role != Role.WARMUP and session.is_useless():
+        while missing := self._missing(point):
+            for key in self.facet.requests(missing):
+                row = self._measure_request(session, point, key)
+                if row.status == Status.FAILED and row.role != Role.WARMUP and session.is_useless():
+                    break
+            if missing := record.missing():
                 break
-        missing = record.missing()
         self.display.end("failed" if missing else "done", row.reason if missing else None)
         if forecast := self.facet.forecast(self.campaign):
             self.display.say(forecast)
@@ -203,13 +213,20 @@ class ServerClimb:
             self.display.phase(f"measuring, {role} {index}")
         while True:
             ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
-            row = session.send(record, Outgoing(key, ids, self.campaign.config.max_new_tokens))
+            row = session.send(record, self._outgoing(session, key, ids))
             if row.status != Status.DOUBTFUL or key not in record.missing() or not session.server.alive():
                 break
             self.display.say(f"{point.name} {role} {index}: doubtful ({row.reason}), repeated: {row.detail}")
         if not warming:
             self.display.say(describe(point, row))
         return row
+
+    def _outgoing(self, session: Session, key: RequestKey, ids: Ids) -> Outgoing:
+        """Return the request that sends `ids` as the mode wants it."""
+        new_tokens = self.facet.new_tokens(self.campaign, key[0])
+        chunk_tokens = session.server.facts.get("max_num_batched_tokens")
+        claimed = self.facet.claimed_tokens(self.campaign, key[0], len(ids), chunk_tokens)
+        return Outgoing(key, ids, new_tokens, claimed_tokens=claimed)
 
 
 def describe(point: Point, row: MeasurementRow) -> str:
@@ -218,6 +235,9 @@ def describe(point: Point, row: MeasurementRow) -> str:
     if row.status != Status.OK:
         return f"{head}: {row.reason}: {row.detail}"
     ttft = "" if row.ttft_s is None else f" TTFT {row.ttft_s:.3f} s"
+    if row.sample_prefill_s is not None:
+        computed = (row.prompt_tokens or 0) - (row.claimed_tokens or 0)
+        ttft = f" last {computed} tokens of {row.prompt_tokens} in {row.sample_prefill_s:.3f} s"
     decode = "" if row.decode_tok_s is None else f" decode {row.decode_tok_s:.1f} tok/s"
     marks = f" ({', '.join(row.reasons)})" if row.reasons else ""
     return head + ttft + decode + marks

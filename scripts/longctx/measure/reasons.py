@@ -31,6 +31,8 @@ DOUBTFUL = {
     "jit": "kernels were compiled or graphs captured inside the measured window",
     "clock_disagreement": "client and server clocks differ by more than the tolerance",
     "not_cached": "a query behind a resident prefix found no prefix in the cache",
+    "not_claimed": "the server skipped another part of the prompt than it was asked to",
+    "sample_untimed": "the server's metrics do not give the time of a sample",
     "other_requests": "other requests ran on the server during the measurement",
 }
 

@@ -18,11 +18,13 @@ ANSWER_COLUMNS = ("prompt_tokens", "completion_tokens", "starved_s", "started_at
 def measured_row(record: PointRecord, key: RequestKey, observation: Observation) -> MeasurementRow:
     """Return the row of a request that was sent, with its verdict."""
     verdict, answer = reach_verdict(observation), observation.answer
+    identity = _identity(record, key, verdict)
     return MeasurementRow(
-        **_identity(record, key, verdict),
+        **identity | {"filled_kv": identity["filled_kv"] or bool(observation.claimed_tokens)},
         prompt_sha256=(record.journal.header or {}).get("settings", {}).get("prompt_sha256"),
         max_new_tokens=observation.new_tokens,
         cached_tokens=observation.cached_tokens,
+        claimed_tokens=observation.claimed_tokens,
         e2e_s=None if verdict.status == Status.FAILED else answer.e2e_s,
         chunks=len(answer.chunks),
         coalesced=coalesced(answer.chunks) if answer.chunks else None,
@@ -31,7 +33,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation)
         server_counters=observation.window.record,
         log_lines=observation.log_lines,
         **{name: getattr(answer, name) for name in ANSWER_COLUMNS},
-        **(SAMPLING | measured_values(observation, verdict) | observation.energy),
+        **(SAMPLING | measured_values(observation, verdict) | observation.machine),
     )
 
 

@@ -19,6 +19,7 @@ from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
+from longctx.serve.machine.clocks import ClockSampler
 from longctx.serve.machine.power import EnergyMeter, EnergyMeters
 from longctx.serve.server import Server
 from longctx.serve.server_facts import jit_lines
@@ -36,12 +37,22 @@ BLIND_FACTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request to send. extra_body: fields beside those of every request."""
+    """A request to send. extra_body: fields beside those of every request.
+
+    claimed_tokens: what the server's KV connector is asked to claim of the prompt; None where it is asked nothing.
+    """
 
     key: RequestKey
     ids: Ids
     new_tokens: int
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    claimed_tokens: int | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its body beside those of every request."""
+        claim = {"kv_transfer_params": {"claimed_tokens": self.claimed_tokens}} if self.claimed_tokens else {}
+        return {**self.extra_body, **claim}
 
 
 @dataclass(slots=True)
@@ -75,8 +86,8 @@ class Session:
         before, log_start = metrics.scrape(server.url, api_key=server.api_key), server.log_offset()
         # Only the server's own GPUs: not idle ones beside them, nor those of a server that somebody else started.
         self.meters = self.meters or EnergyMeters(server.gpu_numbers)
-        power = self.meters.meter()
-        with power or contextlib.nullcontext():
+        power, clocks = self.meters.meter(), ClockSampler(server.gpu_numbers)
+        with power or contextlib.nullcontext(), clocks:
             answer = self._stream(record, outgoing, before, power)
         made, after = answer.completion_tokens, None
         if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
@@ -86,6 +97,7 @@ class Session:
             cache=self.facet.cache_expectation(outgoing.key[0]),
             prompt_tokens=len(outgoing.ids),
             new_tokens=outgoing.new_tokens,
+            claimed_tokens=outgoing.claimed_tokens,
             answer=self._explain_failure(answer, lines),
             window=metrics.attribute_to_request(metrics.difference(before, after), made),
             jit_lines=jit_lines(lines),
@@ -96,7 +108,7 @@ class Session:
             violated=tuple(entry["setting"] for entry in server.contract if entry["ok"] is False),
             unverified=() if server.process else tuple(e["setting"] for e in server.contract if e["ok"] is None),
             log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
-            energy=power.energy() if power else {},
+            machine=clocks.columns() | (power.energy() if power else {}),
         )
         row = measured_row(record, outgoing.key, observation)
         record.finish(outgoing.key, answer.chunks, row, server.facts | server.host_facts)
@@ -133,7 +145,7 @@ class Session:
                 power.first_token()
 
         with sampler:
-            ask = partial(request.stream, max_new_tokens=outgoing.new_tokens, extra_body=outgoing.extra_body)
+            ask = partial(request.stream, max_new_tokens=outgoing.new_tokens, extra_body=outgoing.fields)
             ask = partial(ask, api_key=server.api_key, alive=server.alive, stalled=watchdog.stalled)
             return ask(server.url, server.model, outgoing.ids, on_token=first_token)
 

@@ -29,6 +29,7 @@ class CacheExpectation(Enum):
     COLD = auto()  # nothing of the prompt
     RESIDENT = auto()  # the beginning of the prompt
     FILLED = auto()  # made-up values for the whole prompt: there is no prefill, and no TTFT
+    CLAIMED = auto()  # nothing, but exactly so many tokens are claimed as asked: a sample of the rest, and no TTFT
     ANY = auto()  # not judged: the request only prepares the server
 
 
@@ -36,10 +37,12 @@ class CacheExpectation(Enum):
 class Observation:
     """All that was asked of one request, and all that it showed.
 
-    prompt_tokens, new_tokens: as sent and as asked. window: growth of the server's counters, None for each that it
-    lacks. jit_lines: log lines of kernels compiled meanwhile. caching: whether the server keeps prefixes, None where
-    unknown. steady: whether the warm-up ended in equal times. earlier: attempts that may have left a checkpoint.
-    violated: settings that differ from those asked for. unverified: settings that an external server does not show.
+    prompt_tokens, new_tokens: as sent and as asked. claimed_tokens: that the server was asked to skip, None where it
+    was asked nothing. window: growth of the server's counters, None for each that it lacks. jit_lines: log lines of
+    kernels compiled meanwhile. caching: whether the server keeps prefixes, None where unknown. steady: whether the
+    warm-up ended in equal times. earlier: attempts that may have left a checkpoint. violated: settings that differ from
+    those asked for. unverified: settings that an external server does not show. machine: columns of the row about the
+    energy and the clocks of the server's GPUs.
     """
 
     cache: CacheExpectation
@@ -49,13 +52,14 @@ class Observation:
     window: Window
     jit_lines: list[str]
     caching: bool | None
+    claimed_tokens: int | None = None
     steady: bool = True
     earlier: tuple[Attempt, ...] = ()
     clock_tolerance: float = 0.15
     violated: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     log_lines: tuple[str, ...] = ()
-    energy: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkpoint_tokens(self) -> int | None:
@@ -79,6 +83,11 @@ class Observation:
     def resumed(self) -> bool:
         """Whether the prefill of a cold prompt went on from a checkpoint."""
         return self.cache is CacheExpectation.COLD and self.read_checkpoint
+
+    @property
+    def has_ttft(self) -> bool:
+        """Whether its first token came after a prefill of the whole prompt, or of what no resident prefix held."""
+        return self.cache not in (CacheExpectation.FILLED, CacheExpectation.CLAIMED)
 
     @property
     def server_decode_s(self) -> float | None:
@@ -155,6 +164,10 @@ def _doubts(observation: Observation) -> Iterator[tuple[str, str]]:
 
 def _missing_metrics(observation: Observation) -> Iterator[tuple[str, str]]:
     lost = []
+    if observation.cache is CacheExpectation.CLAIMED:
+        if not observation.window.prefill_s:
+            yield "sample_untimed", f"{observation.window.void or 'no metric of the prefill'}: the sample has no time"
+        return
     if observation.window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
         lost.append("prefill is null")
     if observation.server_decode_s is None and (observation.answer.completion_tokens or 0) > 1:
@@ -175,7 +188,7 @@ def _other_requests(observation: Observation) -> str | None:
 
 
 def _late_first_token(observation: Observation) -> Iterator[tuple[str, str]]:
-    if observation.cache is CacheExpectation.FILLED:
+    if not observation.has_ttft:
         return
     answer = observation.answer
     limit_s = max(STARVED_S, observation.clock_tolerance * (answer.ttft_s or 0.0))
@@ -193,6 +206,9 @@ def _cache_doubts(observation: Observation) -> Iterator[tuple[str, str]]:
     cached, reached = observation.cached_tokens, observation.checkpoint_tokens
     if observation.cache is CacheExpectation.RESIDENT and not cached:
         yield "not_cached", f"{cached or 'no'} cached tokens were reported for a query behind a resident prefix"
+    if observation.cache is CacheExpectation.CLAIMED and (cached or 0) != observation.claimed_tokens:
+        told = "no" if cached is None else cached
+        yield "not_claimed", f"{told} tokens were skipped, asked: {observation.claimed_tokens}"
     if observation.cache is not CacheExpectation.COLD:
         return
     if observation.resumed:
@@ -227,10 +243,11 @@ def measured_values(observation: Observation, verdict: Verdict) -> dict[str, Any
 
     ttft_s: client, from sending to the first token. prefill_s, queue_s: server. overhead_s = ttft - prefill - queue.
     decode_tok_s = (completion tokens - 1) / server decode time, or the client's slope where there are no metrics.
+    A sample has sample_prefill_s in place of TTFT, prefill and decode: it is no measurement of its prompt.
     """
     if verdict.status == Status.FAILED:
         return {}
-    values = _decode_values(observation)
+    values = {} if observation.cache is CacheExpectation.CLAIMED else _decode_values(observation)
     if observation.jit_lines:
         values = dict.fromkeys(values)  # nobody knows whether the compiling fell into decode
     if observation.cache is not CacheExpectation.FILLED:
@@ -258,6 +275,8 @@ def _prefill_values(observation: Observation) -> dict[str, Any]:
     if observation.resumed:
         return {"queue_s": queue_s, "resumed_ttft_s": ttft_s, "resumed_prefill_s": prefill_s}
     values = {"queue_s": queue_s, "ttft_s": ttft_s, "prefill_s": prefill_s}
+    if observation.cache is CacheExpectation.CLAIMED:
+        values = {"queue_s": queue_s, "sample_prefill_s": prefill_s}
     if ttft_s is not None and prefill_s is not None:
         values["overhead_s"] = ttft_s - prefill_s - (queue_s or 0.0)
     return values

@@ -66,7 +66,7 @@ def unsupported(campaign: Campaign) -> str | None:
     """Say what the vLLM on this host cannot do, before hours are spent on the rest; it fails as 'unsupported'."""
     python = shutil.which(campaign.config.serve.python) if campaign.config.launcher == "local" else None
     for mode in campaign.modes if python else ():
-        connector = (campaign.recipe(mode, 1).kv_transfer_config or {}).get("kv_connector")
+        connector = campaign.recipe(mode, 1).kv_transfer_config
         missing = (not output_path(campaign, point, "measurements").exists() for point in campaign.points(mode))
         if python and connector and any(missing) and (sentence := kv_connectors.lacking(python, connector)):
             return f"mode {mode} cannot be measured: {sentence}"

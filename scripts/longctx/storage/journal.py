@@ -30,7 +30,7 @@ class JournalError(LongctxError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One journal line: `kind` is header, server, begin, progress, trace, row, done or reopened; `data` its content."""
+    """One journal line: `kind` is header, server, added, begin, progress, trace, row, done or reopened."""
 
     kind: str
     data: dict[str, Any]

@@ -15,6 +15,8 @@ from longctx.storage.schemas import MEASUREMENTS, PROGRESS, SUMMARY
 # Nullable columns that were added later, by table: a file without them is valid, and they read as null.
 ADDED = (
     (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
+    (MEASUREMENTS, "claimed_tokens"), (MEASUREMENTS, "sample_prefill_s"),
+    (MEASUREMENTS, "sm_clock_mhz"), (MEASUREMENTS, "sm_clock_min_mhz"), (MEASUREMENTS, "throttle_reasons"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
 )  # fmt: skip
 # Columns that had another name in earlier files.

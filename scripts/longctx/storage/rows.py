@@ -14,16 +14,24 @@ class ModeName(StrEnum):
     PREFILL = "prefill"
     REUSE = "reuse"
     DECODE_ONLY = "decode_only"
+    SAMPLED = "sampled"
 
 
 class Role(StrEnum):
-    """What a request is to its point. Cold and repeated requests are whole prompts that no cache held."""
+    """What a request is to its point. Cold and repeated requests are whole prompts that no cache held.
+
+    A sample computes the last chunk (short) or chunks (long) of a prompt whose beginning is claimed. A whole prompt on
+    the same server claims nothing.
+    """
 
     COLD = "cold"
     REPEAT = "repeat"
     WARMUP = "warmup"
     REUSE = "reuse"
     DECODE_ONLY = "decode_only"
+    SAMPLE_SHORT = "sample_short"
+    SAMPLE_LONG = "sample_long"
+    WHOLE = "whole"
 
 
 class Status(StrEnum):
@@ -36,7 +44,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRow:
-    """One request and what it may claim; times in s, energy in J, power in W; None is not known."""
+    """One request and what it may claim; times in s, energy in J, power in W; None is not known.
+
+    claimed_tokens: the beginning of the prompt that a KV connector claimed, so that the server did not compute it.
+    sample_prefill_s: the server's time for the rest, in s: an ingredient of an estimate, never a prefill.
+    sm_clock_mhz, sm_clock_min_mhz: mean and lowest of the samples of all GPUs during the request. throttle_reasons: why
+    a GPU held its clocks back then, as NVML names it.
+    """
 
     campaign: str
     recipe_hash: str
@@ -54,10 +68,12 @@ class MeasurementRow:
     completion_tokens: int | None = None
     max_new_tokens: int | None = None
     cached_tokens: int | None = None
+    claimed_tokens: int | None = None
     temperature: float | None = None
     ignore_eos: bool | None = None
     ttft_s: float | None = None
     prefill_s: float | None = None
+    sample_prefill_s: float | None = None
     queue_s: float | None = None
     overhead_s: float | None = None
     e2e_s: float | None = None
@@ -82,6 +98,9 @@ class MeasurementRow:
     energy_decode_j: float | None = None
     power_mean_w: float | None = None
     power_gap_s: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_min_mhz: float | None = None
+    throttle_reasons: str | None = None
     synthetic_weights: bool | None = None
     filled_kv: bool | None = None
     started_at: datetime | None = None

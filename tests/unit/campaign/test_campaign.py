@@ -70,7 +70,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"passes": True}, "passes: True is not a whole number (How often"),
     ({"repeats": 5}, "repeats: 5 is not a mapping (Cold requests"),
     ({"repeats": {"count": 5, "up_to": "64K"}}, "repeats.up_to: '64K' is not a length"),
-    ({"modes": ["prefil"]}, "modes.0: 'prefil' is not one of 'prefill', 'reuse' or 'decode_only'"),
+    ({"modes": ["prefil"]}, "modes.0: 'prefil' is not one of 'prefill', 'reuse', 'decode_only' or 'sampled'"),
     ({"modes": []}, "modes: is empty; give one entry or more (What is measured"),
     ({"modes": ["reuse", "reuse"]}, "modes: "),
     ({"max_new_tokens": 0}, "max_new_tokens: 0 is less than the minimum of 1"),

@@ -22,14 +22,20 @@ def sha256(value: Any) -> str:
     return hashlib.sha256(orjson.dumps(value)).hexdigest()[:16]
 
 
+# The modes of the first version, whose requests share one hash; a later mode's have one of their own.
+FIRST_MODES = ("prefill", "reuse", "decode_only")
+
+
 def hashes(campaign: Campaign) -> dict[str, str]:
+    def requests(*modes: str) -> str:
+        return sha256([(point.name, campaign.requests(point)) for mode in modes for point in campaign.points(mode)])
+
     return {
         "config": campaign.labels["config_hash"],
         "file": sha256(campaign.config.plain()),
         "plan_settings": sha256(campaign.plan_settings()),
-        "requests": sha256(
-            [(point.name, campaign.requests(point)) for mode in MODES for point in campaign.points(mode)]
-        ),
+        "requests": requests(*FIRST_MODES),
+        **{f"requests of {mode}": requests(mode) for mode in MODES if mode not in FIRST_MODES},
         **{f"recipe of {mode}": campaign.recipe_hash(mode) for mode in MODES},
     }
 

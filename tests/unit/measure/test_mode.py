@@ -8,12 +8,13 @@ import pytest
 from longctx.campaign.campaign import Campaign, from_dict
 from longctx.campaign.mode import MODES
 from longctx.campaign.point import Point
+from longctx.errors import ServerError
 from longctx.measure.mode import MEASURED_VARIANTS, measure_facet
 from longctx.measure.verdict import CacheExpectation
 from longctx.prompts import variants
 
-COLD, RESIDENT, FILLED, ANY = CacheExpectation
-PREFILL, REUSE, DECODE = (measure_facet(mode) for mode in MODES)
+COLD, RESIDENT, FILLED, CLAIMED, ANY = CacheExpectation
+PREFILL, REUSE, DECODE, SAMPLED = (measure_facet(mode) for mode in MODES)
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,21 @@ def test_a_new_server_gets_the_prefix_before_its_first_query() -> None:
 def test_only_a_cpu_that_fills_its_cache_needs_another_first_request() -> None:
     assert DECODE.first_fill(None) == {"prompt_logprobs": 0}
     assert [DECODE.first_fill("H200"), PREFILL.first_fill(None), REUSE.first_fill(None)] == [{}, {}, {}]
+
+
+def test_a_sample_claims_all_but_its_last_chunks_and_asks_for_one_token(campaign: Campaign) -> None:
+    assert [SAMPLED.cache_expectation(role) for role in ("sample_short", "sample_long")] == [CLAIMED, CLAIMED]
+    assert (SAMPLED.cache_expectation("whole"), SAMPLED.cache_expectation("warmup")) == (COLD, ANY)
+    claims = [SAMPLED.claimed_tokens(campaign, role, 65536, 2048) for role in ("sample_short", "sample_long", "whole")]
+    assert claims == [63488, 59392, None]
+    assert SAMPLED.claimed_tokens(campaign, "sample_long", 1024, 2048) == 0
+    assert [SAMPLED.new_tokens(campaign, role) for role in ("sample_short", "sample_long")] == [1, 1]
+    assert SAMPLED.new_tokens(campaign, "whole") == PREFILL.new_tokens(campaign, "cold") == 128
+    with pytest.raises(ServerError, match="does not say the size of its prefill chunks") as error:
+        SAMPLED.claimed_tokens(campaign, "sample_short", 65536, None)
+    assert error.value.reason == "unsupported"
+
+
+def test_only_sampled_claims(campaign: Campaign) -> None:
+    for facet in (PREFILL, REUSE, DECODE):
+        assert facet.claimed_tokens(campaign, "cold", 65536, 2048) is None

@@ -24,7 +24,7 @@ WINDOW = Window(
     prefill_s=PREFILL_S, queue_s=0.01, decode_s=(NEW - 1) * ITL_S, itl_sum_s=(NEW - 1) * ITL_S, requests=1,
     prompt_tokens=TOKENS, generation_tokens=NEW, cached_tokens=0,
 )  # fmt: skip
-COLD, RESIDENT, FILLED, ANY = CacheExpectation
+COLD, RESIDENT, FILLED, CLAIMED, ANY = CacheExpectation
 HEADLINE = ("ttft_s", "prefill_s", "queue_s", "overhead_s", "decode_tok_s")
 
 
@@ -386,3 +386,47 @@ def test_every_value_is_a_column_and_every_reason_is_listed() -> None:
 
 def test_a_filled_cache_has_no_ttft_that_could_be_late() -> None:
     assert judged({"starved_s": 1.0}, cache=FILLED)[0] == Verdict(Status.OK)
+
+
+def sampled(answer: dict[str, Any] | None = None, window: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """A sample that computed the last 1,024 tokens behind 3,072 claimed ones."""
+    told = {"cached_tokens": 3072, "chunks": CHUNKS[:1], "completion_tokens": 1, "e2e_s": CHUNKS[0].elapsed_s}
+    seen = {"cached_tokens": 0, "external_hit_tokens": 3072, "generation_tokens": 1, "itl_sum_s": 0.0, "decode_s": 0.0}
+    asked = {"cache": CLAIMED, "claimed_tokens": 3072, "new_tokens": 1}
+    return judged(told | (answer or {}), seen | (window or {}), **asked | changes)
+
+
+def test_a_sample_has_a_time_of_its_own_and_no_ttft() -> None:
+    verdict, values = sampled()
+    assert verdict == Verdict(Status.OK)
+    assert values == {"queue_s": 0.01, "sample_prefill_s": PREFILL_S, "overhead_s": pytest.approx(2.05 - 2.0 - 0.01)}
+
+
+@pytest.mark.parametrize(
+    ("reason", "answer", "window", "changes"),
+    [
+        ("not_claimed", {"cached_tokens": 3056}, {"external_hit_tokens": 3056}, {}),
+        ("not_claimed", {"cached_tokens": 4095}, {"external_hit_tokens": 4095}, {}),
+        ("not_claimed", {"cached_tokens": 0}, {"external_hit_tokens": 0}, {}),
+        ("not_claimed", {"cached_tokens": None}, {"cached_tokens": None, "external_hit_tokens": None}, {}),
+        ("not_claimed", {"cached_tokens": 16}, {"external_hit_tokens": 0}, {"claimed_tokens": 0}),
+        ("sample_untimed", {}, {"prefill_s": None}, {}),
+        ("sample_untimed", {"ttft_s": 0.1}, {"prefill_s": 0.0}, {}),
+        ("jit", {}, {}, {"jit_lines": ["Triton kernel JIT compilation during inference: _fwd_kernel"]}),
+        ("other_requests", {}, {"requests": 2}, {}),
+    ],
+)
+def test_a_sample_of_something_else_is_doubtful(
+    reason: str, answer: dict[str, Any], window: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    verdict, values = sampled(answer, window, **changes)
+    assert (verdict.status, verdict.reasons) == ("doubtful", (reason,))
+    assert set(values.values()) == {None}
+
+
+def test_a_prompt_that_a_sample_computes_whole_claims_nothing() -> None:
+    for cached in (0, None):
+        verdict, values = sampled({"cached_tokens": cached}, {"external_hit_tokens": cached}, claimed_tokens=0)
+        assert verdict == Verdict(Status.OK)
+        assert values["sample_prefill_s"] == PREFILL_S
+        assert "ttft_s" not in values

@@ -23,7 +23,7 @@ class DecodeOnlyCampaign(CampaignFacet):
                 " external does not start; remove the mode"
             )
 
-    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int, length: int, pass_index: int) -> list[RequestKey]:
         return [(Role.DECODE_ONLY, 0)]
 
     def prefills(self, requests: int) -> int:

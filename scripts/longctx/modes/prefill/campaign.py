@@ -16,7 +16,7 @@ class PrefillCampaign(CampaignFacet):
         if not configured_lengths(config, ""):
             raise ConfigError("config key lengths: missing; mode prefill needs lengths, or from and to")
 
-    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int, length: int, pass_index: int) -> list[RequestKey]:
         return [(Role.COLD if index == 0 else Role.REPEAT, index) for index in range(repeats)]
 
 

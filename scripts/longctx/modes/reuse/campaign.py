@@ -14,7 +14,7 @@ class ReuseCampaign(CampaignFacet):
     counted_roles = (Role.REUSE,)
     needs_prefix_caching = True
 
-    def requests(self, config: CampaignConfig, repeats: int) -> list[RequestKey]:
+    def requests(self, config: CampaignConfig, repeats: int, length: int, pass_index: int) -> list[RequestKey]:
         return [(Role.COLD, 0), *((Role.REUSE, index) for index in range(1, config.reuse.queries + 1))]
 
     def prefills(self, requests: int) -> int:

@@ -22,6 +22,7 @@ from longctx.processes import container_init
 from longctx.processes.launch import Launch, Ownership
 from longctx.processes.process_identity import MARKER
 from longctx.redaction import SECRET_NAME
+from longctx.resources import VLLM_PLUGINS
 from longctx.serve import command_line
 from longctx.serve.launchers import kv_connectors
 from longctx.serve.launchers.engines import find_engine, find_image, has_init, own_limits, start_error
@@ -43,7 +44,7 @@ def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: st
     _check(engine, options, mounts)
     if options.ipc == "host" and (sentence := kv_connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
-    values = command_line.environment(recipe) | {MARKER: owner.id}  # known as ours on the host too
+    values = command_line.environment(recipe, image.python_path) | {MARKER: owner.id}  # known as ours on the host too
     secrets = _secrets(options.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}
@@ -130,6 +131,8 @@ def _mounts(recipe: Recipe, options: ContainerConfig) -> tuple[Recipe, list[str]
         absolute, roots = _absolute_roots(recipe.kv_transfer_config)
         recipe = replace(recipe, kv_transfer_config=absolute)
         mounts += [f"{root}:{root}" for root in roots]
+    if command_line.needs_plugins(recipe):
+        mounts.append(f"{VLLM_PLUGINS}:{VLLM_PLUGINS}:ro")
     return recipe, list({mount.split(":")[1]: mount for mount in mounts + own}.values())
 
 

@@ -40,12 +40,16 @@ _MEANINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A local image. digest: 'sha256:…' of its manifest (docker's own build: of the config; apptainer: of the file)."""
+    """A local image. digest: 'sha256:…' of its manifest (docker's own build: of the config; apptainer: of the file).
+
+    python_path: the PYTHONPATH that its containers start with, '' where it sets none or that is not known (apptainer).
+    """
 
     name: str
     id: str
     digest: str | None
     labels: dict[str, str]
+    python_path: str = ""
 
 
 def find_engine(wanted: str | None) -> str:
@@ -74,8 +78,10 @@ def find_image(engine: str, name: str) -> Image:
     # The manifest's digest as podman says it, as docker knows it from a registry, or the image's id.
     from_registry = [text.split("@", 1)[1] for text in facts.get("RepoDigests") or [] if "@" in text]
     digest = facts.get("Digest") or (from_registry or [image_id])[0]
-    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
-    return Image(name, image_id, str(digest), dict(labels))
+    config = facts.get("Config") or {}
+    variables = dict(text.partition("=")[::2] for text in config.get("Env") or [])
+    labels = config.get("Labels") or facts.get("Labels") or {}
+    return Image(name, image_id, str(digest), dict(labels), variables.get("PYTHONPATH", ""))
 
 
 def own_limits(engine: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a KV connector needs on this host: a vLLM that has it, by its files, and room in shared memory."""
+"""What a KV connector needs on this host: a vLLM that has it or can load ours, and room in shared memory."""
 
 import json
 import shutil
@@ -9,6 +9,9 @@ from typing import Any
 
 SHARED_MEMORY = "/dev/shm/"
 REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
+# Where a vLLM that can load a connector of ours names the key for it, and what ours are derived from.
+LOADER = Path("config", "kv_transfer.py"), "kv_connector_module_path"
+BASES = {"FilledPrefixConnector": "DecodeBenchConnector"}
 FIND = (
     "import importlib.util as u, importlib.metadata as m, json\n"
     "spec = u.find_spec('vllm')\n"
@@ -17,18 +20,25 @@ FIND = (
 )
 
 
-def lacking(python: str, connector: str) -> str | None:
+def lacking(python: str, kv_transfer: Mapping[str, Any]) -> str | None:
     """Return a sentence where the vLLM of `python` has no such connector; None where it has, or may have."""
+    connector, needed = kv_transfer["kv_connector"], []
+    is_ours = "kv_connector_module_path" in kv_transfer
+    if is_ours:
+        needed.append(LOADER)
+    if registered := BASES.get(connector) if is_ours else connector:
+        needed.append((REGISTRY, f'"{registered}"'))
     try:
         done = subprocess.run([python, "-c", FIND], capture_output=True, text=True, timeout=60, check=True)
         folders, version = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None  # the server's start will say more
-    if not folders or any(_registers(Path(folder) / REGISTRY, connector) for folder in folders):
+    if not folders or any(all(_names(Path(folder) / file, word) for file, word in needed) for folder in folders):
         return None
+    lack = f"cannot load this project's {connector}" if is_ours else f"has no {connector}"
     return (
-        f"vLLM {version or 'of unknown version'} of {python} has no {connector}; serve with a version that has it"
-        " (0.25.1 and 0.32 do) or remove what needs it"
+        f"vLLM {version or 'of unknown version'} of {python} {lack}; serve with 0.25.1 or 0.32, which can, or remove"
+        " what needs it"
     )
 
 
@@ -44,5 +54,5 @@ def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
     )
 
 
-def _registers(path: Path, connector: str) -> bool:
-    return path.is_file() and f'"{connector}"' in path.read_text(errors="replace")
+def _names(path: Path, word: str) -> bool:
+    return path.is_file() and word in path.read_text(errors="replace")

@@ -23,12 +23,12 @@ def prepare(recipe: Recipe, options: ServeConfig, owner: Ownership, host: str, p
     """Return how to start the recipe's server with the interpreter in `options`."""
     if (python := shutil.which(options.python)) is None:
         raise ServerError(f"launcher.python: {options.python} is not an executable file", "server_start")
-    connector = (recipe.kv_transfer_config or {}).get("kv_connector")
-    if connector and (sentence := kv_connectors.lacking(python, connector)):
+    if recipe.kv_transfer_config and (sentence := kv_connectors.lacking(python, recipe.kv_transfer_config)):
         raise ServerError(sentence, "unsupported")
     if sentence := kv_connectors.no_room(recipe.kv_transfer_config):
         raise ServerError(sentence, "disk_full")
-    env = _inherited() | environment(recipe)
+    inherited = _inherited()
+    env = inherited | environment(recipe, inherited.get("PYTHONPATH", ""))
     sockets = None if SOCKETS in env else _sockets(owner)
     env |= {SOCKETS: sockets} if sockets else {}
     arguments = [python, "-m", MODULE, *command(recipe, host, port)]

@@ -28,19 +28,37 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_version_without_it_is_named(vllm: Path) -> None:
     (vllm / kv_connectors.REGISTRY).write_text('KVConnectorFactory.register_connector(\n    "NixlConnector",')
-    said = kv_connectors.lacking(sys.executable, DECODE_BENCH)
+    said = kv_connectors.lacking(sys.executable, {"kv_connector": DECODE_BENCH})
     assert said
     assert said.startswith(f"vLLM 0.8.5 of {sys.executable} has no {DECODE_BENCH}; ")
-    assert kv_connectors.lacking(sys.executable, "NixlConnector") is None
+    assert kv_connectors.lacking(sys.executable, {"kv_connector": "NixlConnector"}) is None
 
 
 def test_a_version_from_before_connectors_has_none(vllm: Path) -> None:
-    assert kv_connectors.lacking(sys.executable, DECODE_BENCH)
+    assert kv_connectors.lacking(sys.executable, {"kv_connector": DECODE_BENCH})
+
+
+OURS = {"kv_connector": "ClaimedPrefixConnector", "kv_connector_module_path": "claimed_prefix"}
+FILLED = {"kv_connector": "FilledPrefixConnector", "kv_connector_module_path": "filled_prefix"}
+
+
+def test_a_connector_of_ours_needs_a_version_that_loads_it_and_its_base(vllm: Path) -> None:
+    (vllm / kv_connectors.REGISTRY).write_text('register_connector("NixlConnector")')
+    said = kv_connectors.lacking(sys.executable, OURS)
+    assert said
+    assert said.startswith(f"vLLM 0.8.5 of {sys.executable} cannot load this project's ClaimedPrefixConnector; ")
+    file, word = kv_connectors.LOADER
+    (vllm / file).parent.mkdir()
+    (vllm / file).write_text(f"{word}: str | None = None")
+    assert kv_connectors.lacking(sys.executable, OURS) is None
+    assert kv_connectors.lacking(sys.executable, FILLED), "it fills as DecodeBenchConnector does"
+    (vllm / kv_connectors.REGISTRY).write_text(f'register_connector("{DECODE_BENCH}")')
+    assert kv_connectors.lacking(sys.executable, FILLED) is None
 
 
 def test_what_cannot_be_told_is_not_said(tmp_path: Path) -> None:
-    assert kv_connectors.lacking(sys.executable, DECODE_BENCH) is None, "no vLLM here"
-    assert kv_connectors.lacking(str(tmp_path / "nothing"), DECODE_BENCH) is None
+    assert kv_connectors.lacking(sys.executable, {"kv_connector": DECODE_BENCH}) is None, "no vLLM here"
+    assert kv_connectors.lacking(str(tmp_path / "nothing"), {"kv_connector": DECODE_BENCH}) is None
 
 
 @pytest.mark.process
