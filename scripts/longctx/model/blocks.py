@@ -8,7 +8,16 @@ shapes follow vLLM (model_executor/layers/mamba/mamba_utils.py).
 from typing import Any
 
 from longctx.model.fields import Fields
-from longctx.model.layers import Attention, Block, State
+from longctx.model.layers import Attention, Block, Matrix, State
+
+
+def _named(prefix: str, *modules: tuple[str, int, int], count: int = 1, copied: tuple[str, ...] = ()) -> list[Matrix]:
+    """Return matrices from (name, rows, columns); those named in `copied` are whole on each rank."""
+    return [Matrix(f"{prefix}.{name}", rows, cols, count, name in copied) for name, rows, cols in modules]
+
+
+def _sum(matrices: list[Matrix]) -> int:
+    return sum(matrix.parameters for matrix in matrices)
 
 
 def gqa(
@@ -41,10 +50,12 @@ def gqa(
         dim = hidden // heads
     query, keys = heads * dim * (2 if gated else 1), kv_heads * dim
     norm = {"": 0, "head": 2 * dim, "layer": heads * dim + keys}[qk_norm]
-    parameters = hidden * (query + 2 * keys) + heads * dim * hidden
-    parameters += (query + 2 * keys) * qkv_bias + hidden * out_bias + norm + heads * sinks
+    projections = ("q_proj", query, hidden), ("k_proj", keys, hidden), ("v_proj", keys, hidden)
+    matrices = _named("self_attn", *projections, ("o_proj", hidden, heads * dim))
+    parameters = _sum(matrices) + (query + 2 * keys) * qkv_bias + hidden * out_bias + norm + heads * sinks
     attention = Attention("gqa", heads, kv_heads, dim, dim, 2 * keys, window, chunked)
-    return Block(parameters, replicated=norm, width=query + 2 * keys + heads * dim, attention=attention)
+    width = query + 2 * keys + heads * dim
+    return Block(parameters, replicated=norm, width=width, attention=attention, matrices=tuple(matrices))
 
 
 def biases(f: Fields) -> dict[str, Any]:
@@ -79,14 +90,17 @@ def mla(f: Fields) -> Block:
     qk_dim = nope + rope
     if f.present("q_lora_rank") is not None:
         q_rank = f.count("q_lora_rank")
-        down, query = hidden * q_rank + q_rank, q_rank * heads * qk_dim
+        query = [("q_a_proj", q_rank, hidden), ("q_b_proj", heads * qk_dim, q_rank)]
     else:
-        down, query = 0, hidden * heads * qk_dim
-    down += hidden * (rank + rope) + rank
+        q_rank, query = 0, [("q_proj", heads * qk_dim, hidden)]
+    down, up = ("kv_a_proj_with_mqa", rank + rope, hidden), ("kv_b_proj", heads * (nope + v_dim), rank)
     f.refuse("attention_bias", "a bias in latent attention")
-    parameters = down + query + rank * heads * (nope + v_dim) + heads * v_dim * hidden
+    copied = ("q_a_proj", "kv_a_proj_with_mqa")
+    matrices = _named("self_attn", *query, down, up, ("o_proj", hidden, heads * v_dim), copied=copied)
+    norms = q_rank + rank
+    replicated, width = norms + hidden * (q_rank + rank + rope), heads * (2 * qk_dim + v_dim)
     attention = Attention("mla", heads, 1, qk_dim, v_dim, rank + rope)
-    return Block(parameters, replicated=down, width=heads * (2 * qk_dim + v_dim), attention=attention)
+    return Block(_sum(matrices) + norms, replicated, width=width, attention=attention, matrices=tuple(matrices))
 
 
 def kda(f: Fields, dtype_bytes: int) -> Block:
@@ -94,11 +108,16 @@ def kda(f: Fields, dtype_bytes: int) -> Block:
     hidden, linear = f.count("hidden_size"), f.inner("linear_attn_config")
     heads, dim, kernel = linear.count("num_heads"), linear.count("head_dim"), linear.count("short_conv_kernel_size")
     inner = heads * dim
-    gates = 2 * (hidden * dim + dim * inner)  # forget and output gate, each through a rank of head_dim
+    projections = [(f"{name}_proj", inner, hidden) for name in "qkv"] + [("o_proj", hidden, inner)]
+    down = [(f"{name}_a_proj", dim, hidden) for name in "fg"]  # forget and output gate go through a rank of head_dim
+    up = [(f"{name}_b_proj", inner, dim) for name in "fg"]
+    copied = ("f_a_proj", "g_a_proj")
+    matrices = _named("self_attn", *projections, *down, *up, ("b_proj", heads, hidden), copied=copied)
     small = inner + heads + dim  # dt_bias, A_log, output norm
-    parameters = 4 * hidden * inner + 3 * inner * kernel + gates + hidden * heads + small
+    parameters = _sum(matrices) + 3 * inner * kernel + small
     state = State(3 * inner * (kernel - 1), heads * dim * dim, dtype_bytes, 4)
-    return Block(parameters, replicated=2 * hidden * dim + dim, width=4 * inner, state=state)
+    replicated = 2 * hidden * dim + dim
+    return Block(parameters, replicated, width=4 * inner, state=state, matrices=tuple(matrices))
 
 
 def gdn(f: Fields, dtype_bytes: int) -> Block:
@@ -108,10 +127,13 @@ def gdn(f: Fields, dtype_bytes: int) -> Block:
     k_dim, v_dim = f.count("linear_key_head_dim"), f.count("linear_value_head_dim")
     kernel = f.count("linear_conv_kernel_dim")
     conv, value = 2 * k_heads * k_dim + v_heads * v_dim, v_heads * v_dim
-    parameters = hidden * (conv + value + 2 * v_heads) + conv * kernel + 2 * v_heads + v_dim + value * hidden
+    projections = ("in_proj_qkv", conv, hidden), ("in_proj_z", value, hidden), ("out_proj", hidden, value)
+    gates = ("in_proj_b", v_heads, hidden), ("in_proj_a", v_heads, hidden)
+    matrices = _named("linear_attn", *projections, *gates)
+    parameters = _sum(matrices) + conv * kernel + 2 * v_heads + v_dim
     recurrent = 4 if f.get("mamba_ssm_dtype", default="auto") == "float32" else dtype_bytes
     state = State(conv * (kernel - 1), v_heads * k_dim * v_dim, dtype_bytes, recurrent)
-    return Block(parameters, replicated=v_dim, width=conv + value, state=state)
+    return Block(parameters, replicated=v_dim, width=conv + value, state=state, matrices=tuple(matrices))
 
 
 def mamba2(
@@ -125,10 +147,11 @@ def mamba2(
     heads, groups, state_size, kernel = (f.count(name) for name in sizes)
     conv_bias, bias = f.flag(conv_bias_name, True), f.flag(bias_name, False)
     hidden, conv = f.count("hidden_size"), inner + 2 * groups * state_size
-    parameters = hidden * (inner + conv + heads) + conv * (kernel + conv_bias) + 3 * heads + inner * hidden
+    matrices = _named("mamba", ("in_proj", inner + conv + heads, hidden), ("out_proj", hidden, inner))
+    parameters = _sum(matrices) + conv * (kernel + conv_bias) + 3 * heads
     parameters += inner * norm + (inner + conv + heads + hidden) * bias
     state = State(conv * (kernel - 1), inner * state_size, dtype_bytes, recurrent_bytes or dtype_bytes)
-    return Block(parameters, replicated=inner * norm, width=inner + conv, state=state)
+    return Block(parameters, inner * norm, width=inner + conv, state=state, matrices=tuple(matrices))
 
 
 def mamba1(f: Fields, dtype_bytes: int) -> Block:
@@ -137,18 +160,26 @@ def mamba1(f: Fields, dtype_bytes: int) -> Block:
     inner, kernel = f.count("mamba_expand") * hidden, f.count("mamba_d_conv")
     rank = f.get("mamba_dt_rank")
     rank = -(-hidden // 16) if rank == "auto" else f.count("mamba_dt_rank")
-    parameters = hidden * 2 * inner + inner * kernel + inner * (rank + 2 * n) + rank * inner + inner
-    parameters += inner * n + inner + inner * hidden + rank + 2 * n
+    outer = ("in_proj", 2 * inner, hidden), ("out_proj", hidden, inner)
+    matrices = _named("mamba", *outer, ("x_proj", rank + 2 * n, inner), ("dt_proj", inner, rank))
+    parameters = _sum(matrices) + inner * kernel + inner * n + 2 * inner + rank + 2 * n
     parameters += inner * f.flag("mamba_conv_bias", True)
     parameters += (2 * inner + hidden) * f.flag("mamba_proj_bias", False)
     state = State(inner * (kernel - 1), inner * n, dtype_bytes, dtype_bytes)
-    return Block(parameters, replicated=rank + 2 * n, width=3 * inner, state=state)
+    return Block(parameters, rank + 2 * n, width=3 * inner, state=state, matrices=tuple(matrices))
+
+
+def _ffn(prefix: str, hidden: int, inner: int, matrices: int, count: int = 1) -> list[Matrix]:
+    """Return the matrices of a feed-forward network: gate (with three), up and down."""
+    gate = [("gate_proj", inner, hidden)] * (matrices - 2)
+    return _named(prefix, *gate, ("up_proj", inner, hidden), ("down_proj", hidden, inner), count=count)
 
 
 def dense(f: Fields, inner: int, *, matrices: int = 3, biases: bool = False) -> Block:
     hidden = f.count("hidden_size")
-    parameters = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * biases
-    return Block(parameters, width=(matrices - 1) * inner, sharded_widths=(inner,))
+    modules = _ffn("mlp", hidden, inner, matrices)
+    parameters = _sum(modules) + ((matrices - 1) * inner + hidden) * biases
+    return Block(parameters, width=(matrices - 1) * inner, sharded_widths=(inner,), matrices=tuple(modules))
 
 
 def moe(
@@ -160,6 +191,8 @@ def moe(
         raise f.fail("num_experts_per_tok", f"is {used}", f"there are only {experts} experts")
     expert = matrices * hidden * inner + ((matrices - 1) * inner + hidden) * bias
     router = hidden * experts + extra
+    modules = _ffn("mlp.experts.0", hidden, inner, matrices, experts)
+    modules += _ffn("mlp.shared_experts", hidden, shared, matrices) if shared else []
     parameters = experts * expert + router + matrices * hidden * shared
     width, widths = (matrices - 1) * (used * inner + shared), (inner, shared) if shared else (inner,)
-    return Block(parameters, router, experts * expert, used * expert, width, widths)
+    return Block(parameters, router, experts * expert, used * expert, width, widths, matrices=tuple(modules))

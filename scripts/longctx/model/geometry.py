@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from longctx.errors import ConfigError
-from longctx.model.layers import Layer
-from longctx.model.quantization import WeightBytes
+from longctx.model.layers import Layer, StoredWeights
+from longctx.model.quantization import Quantization
 
 KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -25,7 +25,7 @@ class Geometry:
     embedding_parameters: int  # input table
     head_parameters: int  # output matrix; 0 where it is tied to the input table
     dtype_bytes: int
-    stored: WeightBytes  # of the layers; the tables keep dtype_bytes
+    quantization: Quantization
     max_position: int | None
     notes: tuple[str, ...] = ()
 
@@ -58,28 +58,25 @@ class Geometry:
 
     @property
     def weight_bytes(self) -> float:
-        """Return the bytes of all weights as served."""
-        return self._bytes(self.embedding_parameters + self.head_parameters, active=False)
+        """Return the bytes of all weights as served; the input table keeps the model's dtype."""
+        layers = sum(layer.count * self.stored(layer).total_bytes for layer in self.layers)
+        return layers + self.head_bytes + (self.embedding_parameters + self.hidden_size) * self.dtype_bytes
 
     @property
     def active_weight_bytes(self) -> float:
         """Return the weight bytes that one decode step reads: active layers and the output matrix."""
-        return self._bytes(self.head_parameters or self.embedding_parameters, active=True)
-
-    def _bytes(self, table: int, *, active: bool) -> float:
-        layers = sum(layer.count * self.layer_bytes(layer, active=active) for layer in self.layers)
-        return layers + (table + self.hidden_size) * self.dtype_bytes
-
-    def layer_bytes(self, layer: Layer, *, active: bool = False) -> float:
-        """Return the weight bytes of one such layer, or those that one token is multiplied with."""
-        mixer, experts = layer.mixer.parameters, layer.ffn.experts_active if active else layer.ffn.experts
-        others = layer.parameters - mixer - layer.ffn.experts
-        return mixer * self.stored.mixer + others * self.stored.ffn + experts * self.stored.experts
+        layers = sum(layer.count * self.stored(layer).active_bytes for layer in self.layers)
+        head = self.head_bytes or self.embedding_parameters * self.dtype_bytes
+        return layers + head + self.hidden_size * self.dtype_bytes
 
     @property
-    def fp8_products(self) -> bool:
-        """Return whether some weights have 8 bits, so that products may run at the FP8 peak (4 bits: at BF16's)."""
-        return any(1 <= size < 2 for size in (self.stored.mixer, self.stored.ffn, self.stored.experts))
+    def head_bytes(self) -> float:
+        """Return the bytes of the output matrix, 0 where it is the input table."""
+        return self.head_parameters * self.quantization.head_bytes
+
+    def stored(self, layer: Layer) -> StoredWeights:
+        """Return how one such layer's weights are kept."""
+        return layer.stored or self.quantization.stored(0, layer)
 
     @property
     def is_mla(self) -> bool:
@@ -88,7 +85,9 @@ class Geometry:
     def kv_dtype_bytes(self, kv_dtype: str) -> int:
         """Return bytes per cached element for vLLM's --kv-cache-dtype; ConfigError if it is not a known one."""
         if kv_dtype == "auto":
-            return self.stored.kv_auto
+            if self.quantization.kv_auto is None:
+                return self.dtype_bytes
+            kv_dtype = self.quantization.kv_auto
         if kv_dtype not in KV_DTYPE_BYTES:
             raise ConfigError(f"kv_cache_dtype: {kv_dtype!r} is not one of auto, {', '.join(KV_DTYPE_BYTES)}")
         return KV_DTYPE_BYTES[kv_dtype]
@@ -117,7 +116,13 @@ class Geometry:
         """Return the FLOPs of softmax attention in a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
         return sum(y.count * y.attention.prefill_flops(tokens) for y in self.layers if y.attention)
 
-    def linear_flops(self, tokens: int) -> float:
-        """Return the FLOPs that grow linearly: 2 per active layer parameter, 4 per recurrent state element."""
+    def linear_flops(self, tokens: int) -> dict[str, float]:
+        """Return the FLOPs that grow linearly, by the precision of their products ('bf16', 'fp8', 'fp4').
+
+        2 per active layer parameter, 4 per recurrent state element (states in BF16 or wider).
+        """
         states = sum(y.count * y.state.recurrent_elements for y in self.layers if y.state)
-        return tokens * (2.0 * self.layer_parameters_active + 4.0 * states)
+        fp8 = sum(layer.count * self.stored(layer).fp8_parameters for layer in self.layers)
+        fp4 = sum(layer.count * self.stored(layer).fp4_parameters for layer in self.layers)
+        bf16 = 2.0 * (self.layer_parameters_active - fp8 - fp4) + 4.0 * states
+        return {"bf16": tokens * bf16, "fp8": tokens * 2.0 * fp8, "fp4": tokens * 2.0 * fp4}

@@ -48,8 +48,44 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """A linear module of a layer: `rows` outputs, `columns` inputs; `count` alike ones (routed experts).
+
+    `name` is the usual one in checkpoints, from the layer on ('self_attn.q_proj'; experts have the number 0).
+    `copied`: tensor parallelism keeps it whole on each rank.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    count: int = 1
+    copied: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return self.rows * self.columns * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """The bytes of one layer's weights as served, scales included.
+
+    `active_bytes` are read for one token, `copied_bytes` are on each tensor-parallel rank. `fp8_parameters` and
+    `fp4_parameters` are those that a token is multiplied with in FP8 and in FP4, where the chip has such units.
+    """
+
+    total_bytes: float
+    active_bytes: float
+    copied_bytes: float
+    fp8_parameters: float = 0
+    fp4_parameters: float = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A mixer (attention or linear) or a feed-forward block: its parameters and what it caches.
+
+    `matrices` are its linear modules, which a checkpoint may quantize; the other parameters keep the model's dtype.
 
     `replicated` are the parameters that tensor parallelism copies to each rank (norms, routers, MLA's down
     projections), `experts` those of the routed experts. `width` is the number of activation elements per token that
@@ -64,6 +100,7 @@ class Block:
     sharded_widths: tuple[int, ...] = ()
     attention: Attention | None = None
     state: State | None = None
+    matrices: tuple[Matrix, ...] = ()
 
 
 NOTHING = Block(0)
@@ -71,13 +108,17 @@ NOTHING = Block(0)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`count` consecutive equal layers, each of a mixer, a feed-forward block and `norms` parameters."""
+    """`count` consecutive equal layers, each of a mixer, a feed-forward block and `norms` parameters.
+
+    `stored`: how the checkpoint keeps them, None until the reader knows it.
+    """
 
     kind: str
     mixer: Block
     ffn: Block
     norms: int
     count: int = 1
+    stored: StoredWeights | None = None
 
     @property
     def attention(self) -> Attention | None:

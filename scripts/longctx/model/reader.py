@@ -1,6 +1,10 @@
-"""Read a model's geometry from a config.json: a file, the Hugging Face cache, or resources/models."""
+"""Read a model's geometry from a config.json: a file, the Hugging Face cache, or resources/models.
+
+A `hf_quant_config.json` beside it is read as vLLM does: where config.json itself has no `quantization_config`.
+"""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -11,8 +15,10 @@ from longctx.errors import GeometryError
 from longctx.model.families import CLASS_DEFAULTS, FAMILIES
 from longctx.model.fields import REQUIRED, Fields
 from longctx.model.geometry import Geometry
-from longctx.model.quantization import weight_bytes
+from longctx.model.quantization import read_quantization
 from longctx.resources import MODELS_DIR
+
+_QUANTIZED_NAME = re.compile(r"(?:NV|MX)?FP[48]", re.IGNORECASE)
 
 
 def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
@@ -25,8 +31,27 @@ def read_geometry(source: str | Path, revision: str | None = None) -> Geometry:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         path = _cached_config(name, revision) or _shipped_config(name)
-    config = _read_json(path)
-    return build_geometry(config, config.get("longctx_name") or name)
+    config = read_config(path)
+    geometry = build_geometry(config, config.get("longctx_name") or name)
+    if geometry.quantization.rules or not (word := _QUANTIZED_NAME.search(name)):
+        return geometry
+    note = (
+        f"the name says {word[0]}, but no quantization was found: is hf_quant_config.json missing beside config.json?"
+    )
+    return replace(geometry, notes=(*geometry.notes, note))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a config.json with the quantization that vLLM would find for it (transformers_utils/config.py)."""
+    config, beside = _read_json(path), path.parent / "hf_quant_config.json"
+    found = config.get("quantization_config")
+    if path.name != "config.json" or not beside.is_file():
+        return config
+    if found is None:
+        return config | {"quantization_config": _read_json(beside)}
+    if isinstance(found, dict) and found.get("quant_algo") == "MIXED_PRECISION" and "quantized_layers" not in found:
+        return config | {"quantization_config": found | _read_json(beside)}
+    return config
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -58,7 +83,7 @@ def _shipped_config(name: str) -> Path:
         if name == path.stem or name in _read_json(path).get("longctx_ids", ()):
             return path
     known = ", ".join(path.stem for path in shipped)
-    get = f"; fetch it first: hf download {name} config.json" if _is_model_id(name) else ""
+    get = f"; fetch it first: hf download {name} --include '*config.json'" if _is_model_id(name) else ""
     tried = "a config.json, nor its folder, nor a model in the Hugging Face cache"
     raise GeometryError(f"{name}: neither {tried}, nor one of {known}{get}")
 
@@ -91,14 +116,20 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     if model_type not in FAMILIES:
         raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
     dtype_bytes = fields.dtype_bytes()
-    runs = groupby(FAMILIES[model_type](fields, dtype_bytes))
-    layers = tuple(replace(layer, count=len(list(run))) for layer, run in runs)
+    quantization = read_quantization(fields, model_type, dtype_bytes)
+    built = FAMILIES[model_type](fields, dtype_bytes)
+    per_layer = max(1, len(built) // fields.count("num_hidden_layers", default=len(built)))  # Falcon-H1: two
+    stored = [replace(layer, stored=quantization.stored(i // per_layer, layer)) for i, layer in enumerate(built)]
+    layers = tuple(replace(layer, count=len(list(run))) for layer, run in groupby(stored))
     vocab_size, hidden_size = fields.count("vocab_size"), fields.count("hidden_size")
     table = vocab_size * hidden_size
     head = 0 if fields.flag("tie_word_embeddings", False) else table
     max_position = fields.get("max_position_embeddings", "model_max_length", default=None)
-    stored = weight_bytes(fields, dtype_bytes)
+    if quantization.note:
+        notes.append(quantization.note)
     if any(fields.get(key, default=0) for key in _MTP):
         notes.append("multi-token-prediction layers are not counted")
     fields.refuse_unread(model_type)
-    return Geometry(name, layers, vocab_size, hidden_size, table, head, dtype_bytes, stored, max_position, tuple(notes))
+    return Geometry(
+        name, layers, vocab_size, hidden_size, table, head, dtype_bytes, quantization, max_position, tuple(notes)
+    )

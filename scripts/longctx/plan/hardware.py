@@ -11,7 +11,7 @@ from longctx.resources import GPUS_CSV
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """`count` GPUs of one kind. The other fields are per GPU; FLOP/s are dense, fp8_flops None without FP8 units."""
+    """`count` GPUs of one kind. The other fields are per GPU; FLOP/s are dense, None without units of that width."""
 
     name: str
     count: int
@@ -19,8 +19,18 @@ class Hardware:
     hbm_bytes_per_s: float
     bf16_flops: float
     fp8_flops: float | None
+    fp4_flops: float | None = None
     vendor: str = ""
     source: str = ""
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """Return FLOP/s by the precision of the products; what the chip has no units for runs in BF16.
+
+        4-bit weights with 4-bit activations too: without FP4 units vLLM expands such weights to BF16 (Marlin).
+        """
+        return {"bf16": self.bf16_flops, "fp8": self.fp8_flops or self.bf16_flops,
+                "fp4": self.fp4_flops or self.bf16_flops}  # fmt: skip
 
 
 AXES = ("tensor", "pipeline", "decode_context", "data")
@@ -76,9 +86,9 @@ def _gpu(row: dict[str, str], path: Path) -> Hardware:
 
     hbm_bytes, hbm_bytes_per_s = int(positive("hbm_gib") * 2**30), positive("hbm_tb_s") * 1e12
     bf16_flops = positive("bf16_tflops") * 1e12
-    fp8_flops = positive("fp8_tflops") * 1e12 if row.get("fp8_tflops") else None
+    fp8_flops, fp4_flops = (positive(c) * 1e12 if row.get(c) else None for c in ("fp8_tflops", "fp4_tflops"))
     name, vendor, source = (row.get(column) or "" for column in ("gpu", "vendor", "source"))
-    return Hardware(name, 1, hbm_bytes, hbm_bytes_per_s, bf16_flops, fp8_flops, vendor, source)
+    return Hardware(name, 1, hbm_bytes, hbm_bytes_per_s, bf16_flops, fp8_flops, fp4_flops, vendor, source)
 
 
 def load_hardware(name: str, count: int = 1, path: Path = GPUS_CSV) -> Hardware:

@@ -32,7 +32,7 @@ class Memory:
 
 def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
     """Raise ConfigError for a split that vLLM refuses for this model."""
-    tensor, context, block = parallelism.tensor, parallelism.decode_context, geometry.stored.block
+    tensor, context, block = parallelism.tensor, parallelism.decode_context, geometry.quantization.block
     for layer in geometry.layers:
         for width in layer.ffn.sharded_widths:  # a rank's share must be whole FP8 blocks (vLLM, fp8_utils.py)
             if block and (width % tensor or width // tensor % block):

@@ -95,11 +95,10 @@ class System:
 
         Communication, memory traffic, sampling and pipeline bubbles are left out: it is a bound, not a forecast.
         """
-        geometry, bf16 = self.geometry, self.gpus.bf16_flops
-        fp8 = self.gpus.fp8_flops or bf16
-        attention_peak = fp8 if self.element_bytes == 1 and not geometry.is_mla else bf16
-        linear_peak = fp8 if geometry.fp8_products else bf16
-        seconds = geometry.attention_flops(tokens) / attention_peak + geometry.linear_flops(tokens) / linear_peak
+        geometry, peaks = self.geometry, self.gpus.peak_flops
+        attention_peak = peaks["fp8" if self.element_bytes == 1 and not geometry.is_mla else "bf16"]
+        linear = (flops / peaks[products] for products, flops in geometry.linear_flops(tokens).items())
+        seconds = geometry.attention_flops(tokens) / attention_peak + sum(linear)
         return seconds / (self.parallelism.tensor * self.parallelism.pipeline)
 
     def decode_bound_tok_s(self, context: int) -> float:
@@ -126,17 +125,16 @@ class System:
     def weight_bytes_per_rank(self) -> int:
         """Return the weights on the fullest rank: matrices sharded, norms, routers and MLA down projections copied."""
         geometry, tensor = self.geometry, self.parallelism.tensor
-        copied_bytes = max(geometry.stored.mixer, geometry.stored.ffn)
         table_per_rank = geometry.embedding_parameters * geometry.dtype_bytes / tensor
 
         def on_rank(layer: Layer) -> float:
-            copied = (layer.mixer.replicated + layer.ffn.replicated + layer.norms) * copied_bytes
-            return (geometry.layer_bytes(layer) - copied) / tensor + copied
+            stored = geometry.stored(layer)
+            return (stored.total_bytes - stored.copied_bytes) / tensor + stored.copied_bytes
 
         totals = [sum(map(on_rank, stage), 0.0) for stage in self.stages]
         totals[0] += table_per_rank
         if self.parallelism.pipeline > 1 or geometry.head_parameters:
-            totals[-1] += table_per_rank
+            totals[-1] += geometry.head_bytes / tensor if geometry.head_parameters else table_per_rank
         return ceil(max(totals))
 
     @property

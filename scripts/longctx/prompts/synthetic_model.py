@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longctx.errors import PromptError
+from longctx.errors import GeometryError, PromptError
+from longctx.model.reader import read_config
 from longctx.prompts.sources import Corpus, CorpusSpec, repository_texts, scan
 from longctx.storage.atomic import write_atomic
 
@@ -66,14 +67,15 @@ def make_model(
 def make_dummy_from_config(config_json: Path | str, out_dir: Path | str, corpus: CorpusSpec | None = None) -> None:
     """Write a real model's config.json with a tokenizer made here (at most MAX_TRAINED_VOCAB ids are trained).
 
-    The geometry is kept; only the ids of special tokens become the tokenizer's. For `--load-format dummy`.
+    Geometry and quantization (also of hf_quant_config.json) are kept; only the ids of special tokens become the
+    tokenizer's. For `--load-format dummy`.
     The tokenizer knows every id of the model, since random weights emit them all: vLLM decodes the whole prompt again
     for each token that has no text (0.3 µs a prompt token, 20 s for 128 tokens behind 512Ki).
     """
     try:
-        config = json.loads(Path(config_json).read_text())
+        config = read_config(Path(config_json))
         model_vocab = int(config.get("vocab_size") or config["text_config"]["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, GeometryError) as error:
         raise PromptError(f"{config_json}: not a model's config.json with a vocab_size ({error})") from error
     _write_model(Path(out_dir), config, corpus or CorpusSpec(), model_vocab, TRAINING_CHARS)
 

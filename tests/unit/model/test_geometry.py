@@ -156,7 +156,8 @@ def test_attention_flops_count_each_causal_pair_once(kimi: Geometry) -> None:
 
 def test_linear_flops_count_parameters_and_states(kimi: Geometry) -> None:
     states = 20 * 32 * 128 * 128
-    assert kimi.linear_flops(1024) == 1024 * (2 * kimi.layer_parameters_active + 4 * states)
+    flops = 1024 * (2 * kimi.layer_parameters_active + 4 * states)
+    assert kimi.linear_flops(1024) == {"bf16": flops, "fp8": 0, "fp4": 0}
 
 
 def test_quantised_checkpoints() -> None:

@@ -84,7 +84,10 @@ def test_the_split_that_was_asked_for_is_planned(args: list[str], split: str) ->
         (["--model", "no-such", "--gpu", "H200"], "no-such: neither a config.json"),
         (["--model", "kimi-linear-48b-a3b", "--gpu", "H200", "--tensor", "2"], "TP2 needs 2 GPUs and there are 1"),
         (["--model", "kimi-linear-48b-a3b", "--gpu", "H200", "--lengths", "1Ki..3Ki"], "not from: 1Ki times"),
-        (["--model", "some/model", "--gpu", "H200"], "; fetch it first: hf download some/model config.json"),
+        (
+            ["--model", "some/model", "--gpu", "H200"],
+            "; fetch it first: hf download some/model --include '*config.json'",
+        ),
         (["--model", "kimi-linear-48b-a3b", "--gpu-memory-utilization", "nan"], "'nan' is not above 0 and at most 1"),
         (["--model", "kimi-linear-48b-a3b", "--gpu-memory-utilization", "1.5"], "'1.5' is not above 0 and at most 1"),
         (["--model", "kimi-linear-48b-a3b", "--passes", "0"], "--passes: '0' is not a whole number of at least 1"),

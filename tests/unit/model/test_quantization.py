@@ -1,0 +1,157 @@
+"""Quantised checkpoints: which matrices their files name, what these take, what `auto` means for the cache."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from longctx.errors import GeometryError
+from longctx.model.geometry import Geometry
+from longctx.model.reader import build_geometry, read_geometry
+from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.system import Settings, System
+from longctx.prompts.sources import CorpusSpec
+from longctx.prompts.synthetic_model import make_dummy_from_config
+from longctx.resources import MODELS_DIR
+
+DEEPSEEK: dict[str, Any] = json.loads((MODELS_DIR / "deepseek-v3.json").read_text())
+BF16 = {key: value for key, value in DEEPSEEK.items() if key not in ("quantization_config", "longctx_name")}
+# As NVIDIA's DeepSeek-V3.1-NVFP4 has it: of latent attention only the output projection is quantised.
+LATENT = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+NVFP4 = {
+    "producer": {"name": "modelopt", "version": "0.22.1"},
+    "quantization": {
+        "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+        "exclude_modules": ["lm_head", *(f"model.layers.{i}.self_attn.{name}" for i in range(61) for name in LATENT)],
+    },
+}  # fmt: skip
+
+
+def folder(path: Path, config: dict[str, Any], quantization: dict[str, Any] | None = None) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    if quantization is not None:
+        (path / "hf_quant_config.json").write_text(json.dumps(quantization))
+    return path
+
+
+def with_quantization(quantization: dict[str, Any], base: dict[str, Any] = BF16) -> Geometry:
+    return build_geometry(base | {"quantization_config": quantization}, "a model")
+
+
+def test_an_nvfp4_checkpoint_is_counted_by_its_own_file(tmp_path: Path) -> None:
+    model = read_geometry(folder(tmp_path, BF16, NVFP4))
+    hidden, heads = 7168, 128
+    experts = 58 * 256 * 3 * hidden * 2048
+    others = 61 * hidden * heads * 128 + 58 * 3 * hidden * 2048 + 3 * 3 * hidden * 18432
+    quantised = experts + others
+    plain = model.parameters_total - quantised
+    assert model.weight_bytes == pytest.approx(quantised * (0.5 + 1 / 16) + 2 * plain, rel=1e-5)
+    assert model.weight_bytes / 2**30 == pytest.approx(360, abs=1)
+    assert model.kv_dtype_bytes("auto") == 1
+
+
+def test_config_json_comes_first_as_in_vllm(tmp_path: Path) -> None:
+    fp8 = DEEPSEEK["quantization_config"]
+    model = read_geometry(folder(tmp_path, BF16 | {"quantization_config": fp8}, NVFP4))
+    assert model.weight_bytes == read_geometry("deepseek-v3").weight_bytes
+    assert model.kv_dtype_bytes("auto") == 2
+
+
+def test_the_layers_of_a_mixed_checkpoint_may_stand_in_the_other_file(tmp_path: Path) -> None:
+    layers = {f"model.layers.{i}.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16} for i in range(3, 61)}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    beside = {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}
+    read = read_geometry(folder(tmp_path, BF16 | {"quantization_config": mixed}, beside))
+    embedded = with_quantization(mixed | {"quantized_layers": layers})
+    experts = 58 * 256 * 3 * 7168 * 2048
+    assert read.weight_bytes == embedded.weight_bytes
+    assert read.weight_bytes == pytest.approx(experts * 0.5625 + 2 * (read.parameters_total - experts), rel=1e-5)
+
+
+def test_a_synthetic_model_keeps_the_quantization(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("words and more words\n" * 500)
+    small = BF16 | {"vocab_size": 300}
+    source = folder(tmp_path / "real", small, NVFP4)
+    make_dummy_from_config(source / "config.json", tmp_path / "made", CorpusSpec(str(tmp_path / "corpus")))
+    assert read_geometry(tmp_path / "made").weight_bytes == read_geometry(source).weight_bytes
+
+
+def test_a_name_that_promises_a_quantization_is_doubted(tmp_path: Path) -> None:
+    plain = read_geometry(folder(tmp_path / "Big-NVFP4", BF16))
+    assert any("hf_quant_config.json missing" in note for note in plain.notes)
+    assert not any("missing" in note for note in read_geometry(folder(tmp_path / "Big", BF16)).notes)
+    assert not any("missing" in note for note in read_geometry(folder(tmp_path / "Big-FP4", BF16, NVFP4)).notes)
+
+
+def test_a_file_that_leaves_nothing_out_is_pointed_at() -> None:
+    short = with_quantization({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}})
+    assert any("names no module that it leaves out" in note for note in short.notes)
+    assert short.head_bytes == 2 * short.head_parameters
+
+
+QUARK_MXFP4 = {
+    "quant_method": "quark",
+    "global_quant_config": {
+        "weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"},
+        "input_tensors": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "is_dynamic": True},
+    },
+    "layer_quant_config": {},
+    "layer_type_quant_config": {},
+    "exclude": ["lm_head", "re:.*self_attn.*"],
+    "export": {"kv_cache_group": []},
+}  # fmt: skip
+FP8_TENSOR = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}
+
+
+def test_quark_s_global_and_layer_schemes() -> None:
+    plain = build_geometry(BF16)
+    attention = sum(layer.count * layer.mixer.parameters for layer in plain.layers)
+    matrices = sum(m.parameters * layer.count for layer in plain.layers for m in layer.ffn.matrices)
+    rest = plain.parameters_total - matrices
+    assert with_quantization(QUARK_MXFP4).weight_bytes == pytest.approx(matrices * 4.25 / 8 + 2 * rest)
+    projections = sum(m.parameters * layer.count for layer in plain.layers for m in layer.mixer.matrices)
+    layers = {"*self_attn*": {"weight": FP8_TENSOR, "input_tensors": FP8_TENSOR}}
+    mixed = with_quantization(QUARK_MXFP4 | {"exclude": ["lm_head"], "layer_quant_config": layers})
+    assert attention > projections
+    expected = matrices * 4.25 / 8 + projections + 2 * (rest - projections)
+    assert mixed.weight_bytes == pytest.approx(expected, rel=1e-7)
+
+
+def test_products_run_in_fp4_only_where_weights_and_activations_have_4_bits() -> None:
+    def products(**changes: Any) -> dict[str, float]:
+        return with_quantization(QUARK_MXFP4 | changes).linear_flops(1)
+
+    weights = QUARK_MXFP4["global_quant_config"]["weight"]  # type: ignore[index]
+    assert products()["fp4"] > 0.5 * sum(products().values())
+    only = products(global_quant_config={"weight": weights, "input_tensors": None})
+    assert (only["fp4"], only["fp8"]) == (0, 0)
+    fp8 = products(global_quant_config={"weight": weights, "input_tensors": FP8_TENSOR})
+    assert (fp8["fp4"], fp8["fp8"]) == (0, products()["fp4"])
+
+
+def test_a_chip_without_fp4_units_is_bound_by_bf16() -> None:
+    h200 = System(with_quantization(QUARK_MXFP4), load_hardware("H200", 8), Parallelism(8), Settings("bfloat16"))
+    plain = System(build_geometry(BF16), load_hardware("H200", 8), Parallelism(8), Settings("bfloat16"))
+    assert h200.ttft_bound_s(1024) == plain.ttft_bound_s(1024)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "said"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'; known are fp8, "),
+        ({"quantization": {"quant_algo": "INT3"}}, "quant_algo is 'INT3'; known are FP8, "),
+        (
+            QUARK_MXFP4 | {"global_quant_config": {"weight": {"dtype": "fp5"}}},
+            "global_quant_config.weight.dtype is 'fp5'",
+        ),
+        ({"quant_method": "quark"}, "global_quant_config is missing"),
+        ({"quant_algo": "MIXED_PRECISION"}, "quantized_layers is missing"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size is [128]; it must be two sizes"),
+    ],
+)
+def test_what_is_not_known_is_named(quantization: dict[str, Any], said: str) -> None:
+    with pytest.raises(GeometryError) as caught:
+        with_quantization(quantization)
+    assert f"quantization_config.{said}" in str(caught.value)
