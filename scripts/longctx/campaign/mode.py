@@ -23,13 +23,15 @@ def load_facet(mode: str, stage: str) -> Any:
 class CampaignFacet:
     """What a mode asks of the configuration, of the server and of the plan. Defaults are those of cold prompts.
 
-    counted_roles: requests that the summary counts. measures_ttft: whether the client sees a prefill.
+    counted_roles: requests that the summary counts. measures_ttft: whether the client sees a prefill. decodes: whether
+    a counted request goes on after its first token.
     fills_kv: whether the KV cache holds made-up values. needs_prefix_caching: of its server.
     """
 
     name: ModeName
     counted_roles: tuple[Role, ...]
     measures_ttft = True
+    decodes = True
     fills_kv = False
     needs_prefix_caching = False
 
@@ -48,6 +50,10 @@ class CampaignFacet:
     def prefills(self, requests: int) -> int:
         """Return how many whole prefills one pass of a point costs that has this many counted requests."""
         return requests
+
+    def samples(self, config: CampaignConfig, length: int, pass_index: int, chunk_tokens: int) -> list[tuple[int, int]]:
+        """Return the parts of prompts, from token to token, that one pass computes beside its `prefills`."""
+        return []
 
     def suffix_tokens(self, config: CampaignConfig) -> int:
         """Return how many tokens a request adds to its prompt before the answer."""

@@ -45,9 +45,14 @@ def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = Non
         counted = campaign_facet(mode).counted_roles
         return sum(role in counted for role, _ in campaign.requests(Point(length, 1, mode)))
 
+    def samples(mode: str, length: int) -> list[tuple[int, int]]:
+        facet, config = campaign_facet(mode), campaign.config
+        passes = range(1, campaign.passes_of(mode) + 1)
+        return [part for p in passes for part in facet.samples(config, length, p, system.batched_tokens)]
+
     system = campaign_system(campaign)
     points = [(mode, length) for mode in campaign.modes for length in campaign.lengths(mode)]
-    rows = plan_points(system, points, requests=requests, passes=campaign.passes_of, measured=measured)
+    rows = plan_points(system, points, requests=requests, passes=campaign.passes_of, measured=measured, samples=samples)
     return CampaignPlan(system, tuple(rows))
 
 

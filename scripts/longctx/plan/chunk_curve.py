@@ -223,17 +223,18 @@ def _mean(depth: int, seconds: Sequence[float], spread: float) -> Knot:
 
 
 def _knots(means: dict[tuple[int, int], Knot], chunk: int) -> tuple[Knot, ...]:
-    """Return the knots of all samples of several whole chunks that have a partner of one chunk.
+    """Return the knots of all samples that have a partner of fewer chunks.
 
-    The partner ends where the long one ends (the chunks before the last remain), or else starts where it starts.
+    The partner ends where the long one ends (the chunks before it remain), or else starts where it starts.
     """
     at: dict[float, list[Knot]] = defaultdict(list)
     for (claimed, computed), long in means.items():
-        more = computed // chunk - 1
-        if more < 1 or computed % chunk:
+        last = computed % chunk or chunk
+        more = (computed - last) // chunk
+        if more < 1:
             continue
-        first, short = claimed, means.get((claimed + computed - chunk, chunk))
-        if short is None:
+        first, short = claimed, means.get((claimed + computed - last, last))
+        if short is None and last == chunk:
             first, short = claimed + chunk, means.get((claimed, chunk))
         if short is not None:
             cost, error = (long.cost_s - short.cost_s) / more, sqrt(long.error_s**2 + short.error_s**2) / more

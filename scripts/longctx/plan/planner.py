@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from typing import Any
 
 from longctx.campaign.mode import campaign_facet
@@ -22,9 +23,19 @@ _ESTIMATED = ("est_ttft_s", "est_ttft_low_s", "est_ttft_high_s", "est_source")  
 
 
 def _row(
-    system: System, mode: str, length: int, estimate: Estimate | None, requests: int, starts: float, passes: int
+    system: System,
+    mode: str,
+    length: int,
+    estimate: Estimate | None,
+    requests: int,
+    starts: float,
+    passes: int,
+    samples_s: float | None,
 ) -> dict[str, Any]:
-    """Return a schemas.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once)."""
+    """Return a schemas.PLAN row. `requests` and `starts` are per pass (a shared server starts less than once).
+
+    samples_s: the time of the parts of prompts that all passes compute, None where it is not known.
+    """
     facet, memory, has_bounds = campaign_facet(mode), system.memory(), system.hardware is not None
     reason, remedy = None, system.aiter_problem(length)
     if memory is not None and not system.holds(length):
@@ -33,9 +44,10 @@ def _row(
         reason = "unsupported"
     decode_bound_tok_s = system.decode_bound_tok_s(length) if has_bounds else None
     hours = None
-    if reason is None and (estimate or not facet.measures_ttft):
+    if reason is None and samples_s is not None and (estimate or not facet.measures_ttft):
         prefill_s = facet.prefills(requests) * (estimate.ttft_s if estimate else 0.0)
-        hours = passes * _pass_s(system, starts, prefill_s, requests, decode_bound_tok_s) / 3600
+        pass_s = _pass_s(system, starts, prefill_s, requests if facet.decodes else 0, decode_bound_tok_s)
+        hours = (passes * pass_s + samples_s) / 3600
     return {
         "mode": mode,
         "length": length,
@@ -83,11 +95,13 @@ def plan_points(
     requests: Callable[[str, int], int] = lambda mode, length: 1,
     passes: Callable[[str], int] | None = None,
     measured: Mapping[int, float] | None = None,
+    samples: Callable[[str, int], Sequence[tuple[int, int]]] = lambda mode, length: (),
 ) -> list[dict[str, Any]]:
     """Return one schemas.PLAN row per (mode, length) of `points`, hours over all passes.
 
     `requests` gives the counted requests per point and pass, `passes` those of a mode (by default settings.passes),
-    `measured` the mean TTFT in seconds of the lengths that this campaign has measured already.
+    `measured` the mean TTFT in seconds of the lengths that this campaign has measured already. `samples` gives the
+    parts of prompts, from token to token, that all passes compute: each costs the difference of two forecasts.
     """
     curve = None if system.hardware is None else nearest_curve(system.hardware, reference_curves())
     bound = None if system.hardware is None else system.ttft_bound_s
@@ -95,6 +109,7 @@ def plan_points(
     rungs = Counter(mode for mode, _ in points)
     mode_passes = {mode: passes(mode) if passes else system.settings.passes for mode in rungs}
     scope = system.settings.scope
+    expect = partial(forecast, measured=measured, bound=bound, curve=curve, same_setup=same_setup)
 
     def starts(mode: str) -> float:
         # Each mode has servers of its own.
@@ -102,11 +117,21 @@ def plan_points(
 
     rows = []
     for mode, n in points:
-        estimate = None
-        if campaign_facet(mode).measures_ttft:
-            estimate = forecast(n, measured=measured, bound=bound, curve=curve, same_setup=same_setup)
-        rows.append(_row(system, mode, n, estimate, requests(mode, n), starts(mode), mode_passes[mode]))
+        estimate = expect(n) if campaign_facet(mode).measures_ttft else None
+        samples_s = _samples_s(samples(mode, n), expect)
+        rows.append(_row(system, mode, n, estimate, requests(mode, n), starts(mode), mode_passes[mode], samples_s))
     return rows
+
+
+def _samples_s(samples: Sequence[tuple[int, int]], expect: Callable[[int], Estimate | None]) -> float | None:
+    """Return the seconds of parts of prompts, None where a whole prompt has no forecast."""
+    total_s = 0.0
+    for ends in samples:
+        first, last = (expect(tokens) if tokens else Estimate(0.0, 0.0, 0.0, "") for tokens in ends)
+        if first is None or last is None:
+            return None
+        total_s += last.ttft_s - first.ttft_s
+    return total_s
 
 
 def campaign_hours(rows: Iterable[Mapping[str, Any]]) -> float | None:

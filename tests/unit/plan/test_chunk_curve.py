@@ -73,6 +73,14 @@ def test_linear_costs_are_summed_exactly_at_any_length() -> None:
     assert curve.estimate(200_000).beyond_tokens == 200_000 - 81_000
 
 
+def test_a_pair_may_end_with_a_part_of_a_chunk() -> None:
+    deep = [Sample(79_938, 62, 0.9), Sample(78_938, 1062, 0.9 + 1 + 78_938 / 10_000)]
+    curve = ChunkCurve.from_samples([*linear_samples((10_000, 20_000)), *deep], 1000)
+    assert [knot.depth_tokens for knot in curve.knots] == [8_500, 18_500, 78_938]
+    assert curve.cost_s(78_938) == pytest.approx(8.8938)
+    assert curve.prefill_s(40_000) == pytest.approx(118.3)
+
+
 def test_leaving_out_the_knot_in_a_bend_changes_the_sum() -> None:
     bent = [Sample(claimed, computed, seconds + (2 if claimed > 70_000 else 0) * computed / 1000)
             for claimed, computed, seconds in linear_samples((10_000, 40_000, 80_000))]  # fmt: skip

@@ -144,3 +144,24 @@ def test_a_shipped_curve_counts_as_the_same_setup_for_the_same_split_only() -> N
         for split in (TP8, Parallelism(pipeline=8))
     }
     assert sources == {"TP8": "mi355x-published", "PP8": "mi355x-published, scaled by hardware"}
+
+
+def test_samples_cost_the_difference_of_two_forecasts() -> None:
+    settings = Settings("fp8", 0.95, 16384, passes=3, scope="campaign")
+    ((start,), (cost,)) = (
+        plan_kimi([("sampled", MI)], settings, samples=lambda mode, length, parts=parts: parts)
+        for parts in ([], [(MI - 3 * 16384, MI), (MI - 16384, MI), (0, MI)])
+    )
+    whole, less, least = (
+        plan_kimi([("prefill", n)], settings)[0]["est_ttft_s"] for n in (MI, MI - 16384, MI - 3 * 16384)
+    )
+    assert start["est_hours"] == pytest.approx(planner.GPU_START_S / 3600), "one server for all passes"
+    expected_s = (whole - least) + (whole - less) + whole
+    assert (cost["est_hours"] - start["est_hours"]) * 3600 == pytest.approx(expected_s)
+    assert cost["est_ttft_s"] is None
+
+
+def test_samples_without_a_forecast_have_no_hours() -> None:
+    system = System(LLAMA, None, ONE, Settings(cpu_kv_gib=64))
+    rows = plan_points(system, [("sampled", 65536)], samples=lambda mode, length: [(63488, length)])
+    assert rows[0]["est_hours"] is None

@@ -6,6 +6,9 @@ pays once, the last chunk, and filling the stages of pipeline parallelism cancel
 
 With pipeline parallelism the chunks of one prompt overlap, as the engine keeps as many in flight as there are stages.
 m = 2 × stages chunks more are assumed to be the steady state of a whole prefill.
+
+From DEEP_CHUNKS chunks on, one takes seconds and what a request pays once takes milliseconds. There m = stages is
+enough, and on a single stage the last chunk, which cancels, is replaced by a small part of one.
 """
 
 from typing import Any
@@ -16,17 +19,18 @@ from longctx.errors import ConfigError
 from longctx.lengths import format_length, parse_length
 from longctx.storage.schemas import ModeName, Role
 
-# From so many chunks on one costs seconds, which no start-up cost disturbs: half as many more are sent there.
 DEEP_CHUNKS = 128
+SMALL_PART = 16  # of these parts make a chunk
 
 
 def sample_tokens(role: str, length: int, chunk_tokens: int, stages: int) -> int:
     """Return how many last tokens of a prompt a request of this role computes; stages: of pipeline parallelism."""
     if role == Role.WHOLE:
         return length
-    more = stages if length >= DEEP_CHUNKS * chunk_tokens else 2 * stages
-    chunks = 1 if role == Role.SAMPLE_SHORT else 1 + more
-    return min(chunks * chunk_tokens, length)
+    is_deep = length >= DEEP_CHUNKS * chunk_tokens
+    last = max(1, chunk_tokens // SMALL_PART) if is_deep and stages == 1 else chunk_tokens
+    more = stages if is_deep else 2 * stages
+    return min(last if role == Role.SAMPLE_SHORT else last + more * chunk_tokens, length)
 
 
 class SampledCampaign(CampaignFacet):
@@ -35,6 +39,7 @@ class SampledCampaign(CampaignFacet):
     name = ModeName.SAMPLED
     counted_roles = (Role.SAMPLE_SHORT, Role.SAMPLE_LONG)
     measures_ttft = False
+    decodes = False
 
     def check(self, config: CampaignConfig) -> None:
         if config.launcher == "external":
@@ -69,6 +74,11 @@ class SampledCampaign(CampaignFacet):
 
     def prefills(self, requests: int) -> int:
         return 0
+
+    def samples(self, config: CampaignConfig, length: int, pass_index: int, chunk_tokens: int) -> list[tuple[int, int]]:
+        stages = config.serve.pipeline_parallel_size
+        keys = self.requests(config, 1, length, pass_index)
+        return [(length - sample_tokens(role, length, chunk_tokens, stages), length) for role, _ in keys]
 
     def identity(self, config: CampaignConfig) -> dict[str, Any]:
         return {"fill": [config.sampled.fill_mean, config.sampled.fill_std]}
