@@ -9,14 +9,17 @@ request). Its keys, all optional:
     time      model_s [a, b, c]: prefill takes a + b·n + c·n² seconds; ttft_s fixes it; itl_s per token, at least;
               first_slow_s more for the first request; hold: a file, while it exists no first token comes;
               hold_start: the same for the port
-    stream    coalesce k tokens per chunk; split true sends byte by byte; crlf; comments; text of one token;
+    stream    coalesce k tokens per chunk; split true sends byte by byte; crlf; cr; comments; text of one token;
+              chat true answers as the chat API does, role first with first_chunk_empty; token_ids; empty_events: one
+              without text now and then, like comments;
               done false leaves [DONE] out; usage late | continuous | finish | never; first_chunk_empty
     faults    error_after, close_after, stop_after k tokens; error_message; die_after_s, die_after_tokens;
               hang true (never starts) or hang_after k tokens; http_status with http_message; max_body bytes;
               reject_continuous; prompt_tokens_off; cached; metrics_lag n readings of the metrics
-    program   never_listen; exit_after_s; exit_lines; health; model_id; version; capacity; kv_dtype; backend;
+    program   never_listen; exit_after_s; exit_lines; health; model_id; max_model_len; version; capacity; kv_dtype;
+              backend;
               jit_line; say text at the start; child true | "ignore_term"; ignore_term; api_key that /v1 asks for
-    metrics   true | false | "old"; engines k (counters spread over k engine labels)
+    metrics   true | false | "old"; metrics_text instead; engines k (counters spread over k engine labels)
     scope     by_length {"1024": {…}}, in it or beside it by_max_tokens {"64": {…}}, by_turn {"0": {…}} (the n-th
               request with that max_tokens) and by_request {"0": {…}} override the rest for one request
     record    requests_log: a file that gets one JSON line per request (count, sha256 of the uint32
@@ -104,14 +107,13 @@ class Handler(BaseHTTPRequestHandler):
             self.reply_json(200, {"version": plan.get("version", "0.32.0")})
         elif self.path == "/v1/models":
             names = [plan["model_id"]] if "model_id" in plan else [self.state.model, *self.state.aliases]
-            entries = [
-                {"id": name, "object": "model", "owned_by": "vllm", "max_model_len": self.state.max_model_len}
-                for name in names
-            ]
+            longest = plan.get("max_model_len", self.state.max_model_len)
+            entries = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": longest} for name in names]
             self.reply_json(200, {"object": "list", "data": entries})
         elif self.path == "/metrics" and plan.get("metrics", True):
             self.state.read()
-            self.reply(200, metrics_text(self.state, plan).encode(), "text/plain; version=0.0.4")
+            text = plan.get("metrics_text") or metrics_text(self.state, plan)
+            self.reply(200, text.encode(errors="replace"), "text/plain; version=0.0.4")
         else:
             self.reply_json(404, {"detail": "Not Found"})
 
@@ -262,6 +264,8 @@ class Completion:
                 self.state.die()
             if self.plan.get("comments"):
                 self._raw(": keep-alive\n\n")
+            if self.plan.get("empty_events"):
+                self._event({"choices": [self._choice("", None)]})
             if stored and self.state.running:
                 self._store(stored, int(self.state.running.tokens_done(time.monotonic())))
             left_s = until - time.monotonic()
@@ -280,7 +284,7 @@ class Completion:
         """Send the tokens; return False where the plan breaks the stream off."""
         plan, step = self.plan, int(self.plan.get("coalesce", 1))
         if plan.get("first_chunk_empty"):
-            self._event({"choices": [{"index": 0, "text": "", "finish_reason": None}]})
+            self._event({"choices": [self._choice("", None, role="assistant")]})
         while self.made < self.tokens:
             new = min(step, self.tokens - self.made)
             time.sleep(max(0.0, first + (self.made + new - 1) * self.itl_s - time.monotonic()))
@@ -298,17 +302,21 @@ class Completion:
             self.made += new
             reason = None if self.made < self.tokens else "stop" if "stop_after" in plan else "length"
             separate = reason if plan.get("usage") == "late" else None
-            event: dict[str, Any] = {
-                "choices": [
-                    {"index": 0, "text": plan.get("text", " é") * new, "finish_reason": None if separate else reason}
-                ]
-            }
+            choice = self._choice(plan.get("text", " é") * new, None if separate else reason)
+            if plan.get("token_ids"):
+                choice["token_ids"] = [7] * new
+            event: dict[str, Any] = {"choices": [choice]}
             if continuous or (plan.get("usage") == "finish" and reason):
                 event["usage"] = {"prompt_tokens": self._prompt_tokens(), "completion_tokens": self.made}
             self._event(event)
             if separate:
-                self._event({"choices": [{"index": 0, "text": "", "finish_reason": separate}]})
+                self._event({"choices": [self._choice("", separate)]})
         return True
+
+    def _choice(self, text: str, ends: str | None, **delta: str) -> dict[str, Any]:
+        if self.plan.get("chat"):
+            return {"index": 0, "delta": delta | {"content": text}, "finish_reason": ends}
+        return {"index": 0, "text": text, "finish_reason": ends}
 
     def _wait_read(self) -> None:
         """Wait until the client has read all that was sent, or is gone."""
@@ -338,7 +346,7 @@ class Completion:
             )
 
     def _event(self, content: dict[str, Any]) -> None:
-        end = "\r\n" if self.plan.get("crlf") else "\n"
+        end = "\r\n" if self.plan.get("crlf") else "\r" if self.plan.get("cr") else "\n"
         self._raw("data: " + json.dumps({"object": "text_completion", **content}, ensure_ascii=False) + end * 2)
 
     def _raw(self, text: str) -> None:

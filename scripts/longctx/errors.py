@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from longctx.redaction import printable
+
 
 class LongctxError(Exception):
     """Base of every error whose text is meant for the user; scripts print it and exit 1."""
@@ -42,4 +44,4 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     try:
         sys.exit(main())
     except (LongctxError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {printable(str(error), keep=chr(10))}")

@@ -1,14 +1,22 @@
-"""What a secret is, and texts that are fit to be written down: no tokens, no keys, no endless messages."""
+"""What a secret is, and texts that are fit to be written down: no tokens, no keys, no endless messages, no controls."""
 
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 SHAPES = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+\S+)")
 SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
 SHORTEST_SECRET = 6
 MASK = "[secret]"
 LONGEST = 600
+# Terminal sequences: colours and cursor moves (ECMA-48 CSI), titles and links (OSC and other strings), the rest.
+_TERMINAL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[]P^_X]|[\x9d\x90\x9e\x9f\x98])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
+    r"|\x1b[ -/]*[0-~]"
+)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+REPLACEMENT = "\ufffd"
 
 
 def secret_variables(env: Mapping[str, str]) -> list[str]:
@@ -33,8 +41,30 @@ def mask(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` as one line that is safe in a terminal, a log, Markdown and UTF-8.
+
+    Terminal sequences are dropped, other white space becomes a blank, and what cannot be printed (control characters,
+    half surrogate pairs, marks that reverse the direction of text) U+FFFD. Characters in `keep` stay.
+    """
+    if text.isprintable():
+        return text
+    text = _TERMINAL.sub("", text)
+    return "".join(one if one.isprintable() or one in keep else " " if one.isspace() else REPLACEMENT for one in text)
+
+
+def encodable(value: Any) -> Any:
+    """Return JSON-like data with each half surrogate pair, which UTF-8 cannot hold, replaced by U+FFFD."""
+    if isinstance(value, str):
+        return _SURROGATE.sub(REPLACEMENT, value)
+    if isinstance(value, Mapping):
+        return {encodable(key): encodable(item) for key, item in value.items()}
+    return [encodable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def redact(text: str, *values: str | None, longest: int = LONGEST) -> str:
-    """Return `text`, cut, with `values`, secrets of this process's environment and token-like words blanked."""
+    """Return `text`, cut and printable, with `values`, secrets of the environment and token-like words blanked."""
+    text = printable(text)
     for secret in sorted({*filter(None, values), *secret_values(os.environ)}, key=len, reverse=True):
         text = text.replace(secret, "[redacted]")
     text = " ".join(SHAPES.sub("[redacted]", text).split())

@@ -9,6 +9,7 @@ import orjson
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
+from longctx.redaction import encodable
 from longctx.storage.atomic import write_atomic
 
 RUN_VARIABLE = "LONGCTX_RUN"
@@ -19,7 +20,7 @@ def save_limit(campaign: Campaign, point: Point, sentence: str) -> None:
     run = os.environ.get(RUN_VARIABLE)
     if run and _limit(campaign, point) is None:
         limit = {"run": run, "recipe": campaign.recipe_hash(point.mode), "length": point.length, "sentence": sentence}
-        write_atomic(_path(campaign, point), orjson.dumps(limit))
+        write_atomic(_path(campaign, point), orjson.dumps(encodable(limit)))
 
 
 def skip_reason(campaign: Campaign, point: Point) -> str | None:

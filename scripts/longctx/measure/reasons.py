@@ -45,7 +45,8 @@ MARKED = {
     "resumed": "prefill continued from a checkpoint, so TTFT is not a cold TTFT",
     "compiled": "kernels were compiled in a prefill that is resumed, or too long for it to count; decode is null",
     "client_starved": "the client waited for a processor before the first token: TTFT is late by a share that counts",
-    "first_token_late": "the first chunk carried several tokens: TTFT is late by a share that counts",
+    "first_token_late": "the first chunk carried, or may carry, several tokens: TTFT is late by a share that counts",
+    "first_token_unseen": "the stream does not show which event carried the first token; TTFT is null",
     "clock_jump": "the wall clock jumped during the request; all times are of a clock that does not",
     "no_external_hits": "a checkpoint existed but nothing was taken back from it",
 }

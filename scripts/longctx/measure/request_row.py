@@ -10,6 +10,7 @@ from longctx.measure.client.ttft_itl import coalesced
 from longctx.measure.point_record import PointRecord
 from longctx.measure.refusals import Refusal
 from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict
+from longctx.redaction import redact
 from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 
 ANSWER_COLUMNS = ("prompt_tokens", "completion_tokens", "starved_s", "started_at")
@@ -39,7 +40,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation)
 
 def refused_row(record: PointRecord, key: RequestKey, refusal: Refusal) -> MeasurementRow:
     """Return the row of a request that was never sent, with the reason."""
-    identity = _identity(record, key, Verdict(Status.FAILED, (refusal.reason,), refusal.detail))
+    identity = _identity(record, key, Verdict(Status.FAILED, (refusal.reason,), redact(refusal.detail, longest=4000)))
     asked = record.campaign.config.max_new_tokens
     return MeasurementRow(**identity, max_new_tokens=asked, started_at=datetime.now(UTC))
 

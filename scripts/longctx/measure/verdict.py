@@ -127,6 +127,8 @@ def find_failure(answer: Answer, prompt_tokens: int, new_tokens: int) -> tuple[s
         return "no_usage", "the stream ended without prompt and completion token counts"
     if answer.prompt_tokens != prompt_tokens:
         return "length_mismatch", f"the server counted {answer.prompt_tokens} prompt tokens, sent: {prompt_tokens}"
+    if answer.text_events > made:
+        return "count_mismatch", f"{answer.text_events} events with text came, the usage says {made} new tokens"
     if made < new_tokens:
         return "short_output", redact(f"{made} of {new_tokens} tokens; finish_reason {answer.finish_reason}")
     if made > new_tokens:
@@ -194,12 +196,18 @@ def _late_first_token(observation: Observation) -> Iterator[tuple[str, str]]:
     limit_s = max(STARVED_S, observation.clock_tolerance * (answer.ttft_s or 0.0))
     if (starved_s := answer.starved_s or 0.0) > limit_s:
         yield "client_starved", f"the client waited {starved_s:.3f} s for a processor; TTFT may be late by that"
+    if answer.ttft_s is None:
+        unseen = "no event has text and none has a count of tokens: any of them may be the first token"
+        yield "first_token_unseen", unseen
+        return
     made = answer.completion_tokens or 1
-    tokens = answer.chunks[0].tokens or (made if len(answer.chunks) == 1 else 1)
-    rate = server_decode_tok_s(observation.window, made) or ttft_itl.client_decode_tok_s(answer.chunks)
+    tokens, up_to = ttft_itl.most_at_first(answer.chunks, made), ""
+    rate = server_decode_tok_s(observation.window, made) or ttft_itl.least_decode_tok_s(answer.chunks)
+    if answer.chunks[0].tokens is None and tokens < made:
+        up_to = "up to "
     if tokens > 1 and (rate is None or (tokens - 1) / rate > limit_s):
-        late = "an unknown time" if rate is None else f"{(tokens - 1) / rate:.3f} s"
-        yield "first_token_late", f"the first chunk carried {tokens} tokens: TTFT is late by {late}"
+        late = "an unknown time" if rate is None else f"{up_to}{(tokens - 1) / rate:.3f} s"
+        yield "first_token_late", f"the first chunk carried {up_to}{tokens} tokens: TTFT is late by {late}"
 
 
 def _cache_doubts(observation: Observation) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self, TextIO
 
 from longctx.progress.console_log import BrokenPipeTolerantStream
+from longctx.redaction import printable
 from longctx.units import format_seconds, human_count
 
 QUIET_S = 60.0
@@ -24,6 +25,7 @@ class TerminalLine:
 
     def show(self, text: str) -> None:
         """Replace the line's text."""
+        text = printable(text)
         if self._tty:
             text = text[: shutil.get_terminal_size().columns - 1]
             self._write("\r" + text.ljust(self._shown))

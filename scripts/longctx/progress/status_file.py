@@ -17,6 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from longctx.processes.process_identity import this_process, writer_gone
+from longctx.redaction import encodable, printable
 from longctx.storage.atomic import replacing
 from longctx.storage.locks import LockFile
 
@@ -58,7 +59,7 @@ def _changing(path: Path, campaign: str, points: Sequence[str]) -> Iterator[dict
         status |= {"format": FORMAT, "campaign": campaign, "updated_at": time.time()}
         yield status
         with replacing(path, fsync=False) as temporary:
-            temporary.write_bytes(orjson.dumps(status, option=orjson.OPT_INDENT_2))
+            temporary.write_bytes(orjson.dumps(encodable(status), option=orjson.OPT_INDENT_2))
 
 
 @dataclass
@@ -78,7 +79,7 @@ class StatusWriter:
             keep = ("pid", "start", "boot", "host", "log_line")
             self._fields = {name: self._fields[name] for name in keep if name in self._fields}
             self._fields["phase_started_at"] = time.time()
-        self._fields |= fields
+        self._fields |= {name: _shown(value) for name, value in fields.items()}
         if "phase" in fields or time.monotonic() >= self._next:
             self._next = time.monotonic() + SHORTEST_INTERVAL_S
             self.write("running")
@@ -86,7 +87,11 @@ class StatusWriter:
     def write(self, state: State, reason: str | None = None) -> None:
         """Write the point's state, and while it is running what `update` was told."""
         with contextlib.suppress(OSError), _changing(self.path, self.campaign, self.expected) as status:
-            status["points"][self.point] = {"state": state} | ({"reason": reason} if reason else {})
+            status["points"][self.point] = {"state": state} | ({"reason": printable(reason)} if reason else {})
             status["current"].pop(self.point, None)
             if state == "running":
                 status["current"][self.point] = self._fields | {"updated_at": time.time()}
+
+
+def _shown(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

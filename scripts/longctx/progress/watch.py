@@ -12,6 +12,7 @@ from longctx.processes import cpu_affinity
 from longctx.processes.process_identity import writer_gone
 from longctx.progress.lines import prefill_text
 from longctx.progress.status_file import read_status
+from longctx.redaction import printable
 from longctx.units import format_seconds
 
 STALE_S = 120.0
@@ -36,7 +37,8 @@ def render(status: dict[str, Any], now: float) -> list[str]:
     if not current and not _all_over(status):
         lines += _between(status.get("run"))
     failed = {point: entry.get("reason") for point, entry in points.items() if entry["state"] == "failed"}
-    return lines + [f"{point}: failed, {reason}" for point, reason in failed.items() if reason]
+    lines += [f"{point}: failed, {reason}" for point, reason in failed.items() if reason]
+    return list(map(printable, lines))
 
 
 def _ladder(points: dict[str, dict[str, Any]]) -> list[str]:

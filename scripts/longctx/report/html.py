@@ -20,15 +20,24 @@ from markupsafe import Markup
 
 from longctx.campaign.point import Point
 from longctx.lengths import format_length
+from longctx.redaction import printable
 from longctx.report import faults, narrative, palette, sections
 from longctx.report.mode import FigureSpec
 from longctx.report.sections import ReportInput
 from longctx.report.table_cells import NONE, Cell, Row, tabulate
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+
+def _shown(value: Any) -> Any:
+    """Return what a template prints, without control characters; markup of our own stays."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, keep="\n")
+
+
 ENVIRONMENT = Environment(
-    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True, finalize=_shown,
+)  # fmt: skip
 # The page's CSS has a variable for each colour of the figures.
 COLOUR_NAMES = ["INK", "MUTED", "GRID", "PAPER", "BLUE", "VERMILLION", "GREEN", "ORANGE", "PURPLE", "SKY", "YELLOW"]
 FIGURE_COLOURS: dict[str, str] = {getattr(palette, name): f"--{name.lower()}" for name in COLOUR_NAMES}
@@ -130,7 +139,7 @@ def raw_data(report: ReportInput, folder: Path) -> Markup:
 
 
 def _full(name: str, value: Any) -> str:
-    text = "\n".join(value) if isinstance(value, list) else plain(value)
+    text = printable("\n".join(value) if isinstance(value, list) else plain(value), keep="\n")
     if name == "server_counters":
         text = "\n".join(f"{counter}: {json.dumps(values)}" for counter, values in json.loads(text).items())
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " … (cut; the Parquet has all of it)"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from longctx.redaction import printable
 from longctx.report import faults, narrative, sections
 from longctx.report.sections import ReportInput
 from longctx.report.table_cells import NONE, Cell, Table
@@ -73,5 +74,5 @@ def _reproduce(report: ReportInput) -> str:
 
 def _escape(text: str) -> str:
     """Make text safe inside a Markdown table cell, also against what a server's message may contain."""
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = " ".join(printable(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|$~]|^#)", r"\\\1", text)

@@ -1,10 +1,15 @@
 """HTTP to a server: its address, its key, and the certificates that are trusted."""
 
+import errno
 import functools
+import socket
 import ssl
+from urllib.parse import urlsplit
 
 import certifi
 import httpx
+
+from longctx.redaction import printable
 
 
 @functools.cache
@@ -20,11 +25,30 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def host_header(url: str) -> str:
+    """Return the Host header for a URL: its host, an IPv6 address in brackets and without zone, and its port."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").partition("%")[0]
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{parts.port}" if parts.port else host
+
+
+def listens(url: str, *, timeout_s: float) -> bool:
+    """Return False where the host of a URL refuses the connection or cannot be reached; busy is not dead."""
+    parts = urlsplit(url)
+    try:
+        address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        socket.create_connection(address, timeout=timeout_s).close()
+    except OSError as error:
+        return error.errno not in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
+    return True
+
+
 def model_names(answer: httpx.Response) -> list[str]:
     """Return the names in an answer of /v1/models; [] where it is no such list."""
     try:
-        return [str(model["id"]) for model in answer.json()["data"]] if answer.is_success else []
-    except (ValueError, KeyError, TypeError):
+        return [printable(str(model["id"])) for model in answer.json()["data"]] if answer.is_success else []
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

@@ -40,6 +40,7 @@ GAUGES: Mapping[str, tuple[str, ...]] = {
 CACHE_INFO = "vllm:cache_config_info"
 _WANTED = {name for names in (*COUNTERS.values(), *GAUGES.values()) for name in names} | {CACHE_INFO}
 SETTLE_S = 5.0
+LONGEST_COUNT = 15  # digits of a number of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Window:
 
 def parse(text: str) -> Snapshot | None:
     """Return the reading in a Prometheus text, or None where it holds no metric that we know."""
-    lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
+    lines = [line for line in text.split("\n") if line.partition("{")[0].partition(" ")[0] in _WANTED]
     values: dict[str, list[float]] = {}
     engines: list[Mapping[str, str]] = []
     try:
@@ -102,10 +103,11 @@ def parse(text: str) -> Snapshot | None:
                     engines.append(sample.labels)
                 else:
                     values.setdefault(sample.name, []).append(sample.value)
-    except ValueError:
+    except (ValueError, KeyError, IndexError):  # what the parser makes of a damaged text
         return None
     # of a sum, every part must be a number
     values = {name: series for name, series in values.items() if all(0 <= value < math.inf for value in series)}
+    values = {name: series for name, series in values.items() if sum(series) < math.inf}
     sources = _present(COUNTERS, values)
     if not sources and not engines:
         return None
@@ -113,7 +115,8 @@ def parse(text: str) -> Snapshot | None:
     if "running" in gauges:
         gauges["running"] = sum(values[GAUGES["running"][0]])
     counters = {name: math.fsum(values[metric]) for name, metric in sources.items()}
-    sizes = [int(size) for labels in engines if (size := labels.get("kv_cache_size_tokens", "")).isdecimal()]
+    labelled = [labels.get("kv_cache_size_tokens", "") for labels in engines]
+    sizes = [int(size) for size in labelled if size.isdecimal() and len(size) <= LONGEST_COUNT]
     return Snapshot(counters, sources, tuple(engines), min(sizes, default=None), **gauges)
 
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
 from longctx.processes.supervisor import SupervisedProcess
-from longctx.serve.http import client
+from longctx.serve.http import listens
 from longctx.serve.server_facts import clean, root_cause_line
 from longctx.serve.server_log import Log
 
@@ -32,17 +30,11 @@ class Server:
     gpu_numbers: tuple[int, ...] = ()
 
     def alive(self) -> bool:
-        """Return whether the server still runs; for an external one, whether its address answers."""
-        if self.process:
-            return self.process.alive()
-        try:
-            with client(self.url, timeout_s=2.0) as http:
-                http.get("/health")
-        except (httpx.ConnectError, httpx.UnsupportedProtocol):
-            return False
-        except httpx.HTTPError:
-            return True  # busy is not dead
-        return True
+        """Return whether the server still runs; for an external one, whether something listens at its address.
+
+        No path is asked for: some servers answer none, or generate a token for it, while they prefill.
+        """
+        return self.process.alive() if self.process else listens(self.url, timeout_s=2.0)
 
     def death_reason(self) -> str:
         """Return how the server ended and the log line that best says why, in one sentence; '' while it lives."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from longctx.redaction import printable
 from longctx.serve.http import client
 from longctx.serve.metrics import Snapshot, scrape
 from longctx.storage.schemas import SERVER_FACTS
@@ -29,7 +30,8 @@ GENERIC = re.compile(
 )
 # vLLM's API server prints this when its engine has ended; without an error of the engine, it was killed or crashed
 ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
-LONGEST = 500  # characters of a log line in a message
+LONGEST = 500  # characters of a log line in a message, or of a text in a fact
+LARGEST = 1 << 53
 JIT = re.compile(
     r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
     r"|Graph capturing finished|Capturing CUDA graphs|Autotuning process"
@@ -145,10 +147,10 @@ def read_metrics(snapshot: Snapshot | None, max_model_len: int | None) -> dict[s
         return {}
     labels = snapshot.engines[0]
     facts = {
-        "kv_capacity_tokens": snapshot.kv_capacity_tokens or _labelled_capacity(snapshot.engines, max_model_len),
+        "kv_capacity_tokens": _labelled_capacity(snapshot.engines, max_model_len),
         "block_size": _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size")),
         "prefix_caching": _value(labels.get("enable_prefix_caching")),
-        "kv_cache_dtype": None if labels.get("cache_dtype") == "auto" else labels.get("cache_dtype"),
+        "kv_cache_dtype": None if labels.get("cache_dtype") == "auto" else _text(labels.get("cache_dtype")),
     }
     return _known(facts)
 
@@ -158,14 +160,15 @@ def collect(
 ) -> ServerReport:
     """Ask a ready server at `url` (http://host:port) for its facts; `known` are those of launcher and owner."""
     with client(url, api_key) as http:
-        model = _first_model(_json(http, "/v1/models"))
+        model = _listed_model(_json(http, "/v1/models"), known.get("model"))
         version = _json(http, "/version")
     snapshot = scrape(url, api_key=api_key)
-    models = {"max_model_len": model.get("max_model_len"), "model": model.get("id"), "root": model.get("root")}
+    max_model_len = _count(model.get("max_model_len"))
+    models = {"max_model_len": max_model_len, "model": _text(model.get("id")), "root": _text(model.get("root"))}
     by_source = {
         "log": read_log(lines),
-        "metrics": read_metrics(snapshot, models["max_model_len"]) | ({"has_metrics": True} if snapshot else {}),
-        "/version": {"vllm_version": version.get("version")},
+        "metrics": read_metrics(snapshot, max_model_len) | ({"has_metrics": True} if snapshot else {}),
+        "/version": {"vllm_version": _text(version.get("version"))},
         "/v1/models": models,
         "packages": package_versions(probe) if probe else {},
         "launcher": known,
@@ -196,41 +199,66 @@ def _value(text: str | None) -> Any:
 
 
 def _logged_capacity(text: str) -> int | None:
-    """Return the KV capacity in tokens.
-
-    Before 0.25 the logged size ignored that layers of hybrid models differ; concurrency times length is always right,
-    but rounded to two decimals. So the size counts only where both agree within that rounding.
-    """
+    """Return the KV capacity in tokens that a log tells; its concurrency is rounded to two decimals."""
     sizes, concurrencies = re.findall(KV_SIZE, text), re.findall(CONCURRENCY, text)
     size = _number(sizes[-1]) if sizes else None
     if not concurrencies:
         return size
     length, ratio = _number(concurrencies[-1][0]) or 0, float(concurrencies[-1][1])
-    if size is not None and abs(size - ratio * length) <= 0.006 * length:
-        return size
-    return int((ratio - 0.005) * length)
+    return _capacity(size, ratio, length, rounding=0.005)
 
 
 def _labelled_capacity(engines: Sequence[Mapping[str, str]], max_model_len: int | None) -> int | None:
-    """Return the capacity in tokens of a vLLM that labels only its concurrency."""
-    try:
-        return int(min(float(labels["kv_cache_max_concurrency"]) for labels in engines) * (max_model_len or 0)) or None
-    except (KeyError, ValueError, OverflowError):
-        return None
+    """Return the KV capacity in tokens that the labels of vllm:cache_config_info tell, that of the smallest engine."""
+    capacities = []
+    for labels in engines:
+        size = _number(labels.get("kv_cache_size_tokens"))
+        with contextlib.suppress(KeyError, ValueError):
+            size = _capacity(size, float(labels["kv_cache_max_concurrency"]), max_model_len or 0)
+        capacities.append(size)
+    return min(filter(None, capacities), default=None)
+
+
+def _capacity(size: int | None, concurrency: float, length: int, rounding: float = 0.0) -> int | None:
+    """Return the KV capacity in tokens out of a told size, and of how many requests of `length` tokens fit.
+
+    Some versions' size ignores that the layers of hybrid models differ; concurrency times length is always right, but
+    rounded. So the size counts only where both agree within a rounding to two decimals.
+    """
+    if not length or not 0 < concurrency * length < LARGEST:
+        return size
+    if size is not None and abs(size - concurrency * length) <= 0.006 * length:
+        return size
+    return int((concurrency - rounding) * length)
 
 
 def _number(text: str | None) -> int | None:
     digits = (text or "").replace(",", "")
-    return int(digits) if digits.isdecimal() else None
+    return _count(int(digits)) if digits.isdecimal() and len(digits) < LONGEST else None
 
 
-def _first_model(listed: dict[str, Any]) -> dict[str, Any]:
+def _count(value: Any) -> int | None:
+    """Return a positive whole number that a server sent as such or as text; None for anything else."""
+    if isinstance(value, str):
+        return _number(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if number and 0 < value < LARGEST and value % 1 == 0 else None
+
+
+def _text(value: Any) -> str | None:
+    """Return a text that a server sent, fit to be shown; None for anything else."""
+    return printable(value)[:LONGEST] if isinstance(value, str) and value else None
+
+
+def _listed_model(listed: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """Return the entry of a model in a list of models, the first one where its name is not in it."""
     models = listed.get("data")
-    return models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+    entries = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    return next((model for model in entries if model.get("id") == name), next(iter(entries), {}))
 
 
 def _json(http: httpx.Client, path: str) -> dict[str, Any]:
-    with contextlib.suppress(httpx.HTTPError, ValueError):
+    with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
         response = http.get(path)
         answer = response.json() if response.is_success else None
         return answer if isinstance(answer, dict) else {}

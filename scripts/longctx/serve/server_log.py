@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from longctx.errors import ServerError
-from longctx.redaction import mask
+from longctx.redaction import mask, printable
 
 
 class Log:
@@ -39,13 +39,14 @@ class Log:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def between(self, first: int, last: int) -> list[str]:
-        """Return the lines written between two offsets."""
+        """Return the lines written between two offsets, without colours and control characters."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(first)
-                return file.read(max(0, last - first)).decode(errors="replace").splitlines()
+                text = file.read(max(0, last - first)).decode(errors="replace")
         except OSError:
             return []
+        return [printable(line) for line in text.splitlines()]
 
     def lines(self) -> list[str]:
         """Return every line of this start."""

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from longctx.errors import LongctxError
+from longctx.redaction import encodable
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESERVE_BYTES = 1 << 20
@@ -91,7 +92,7 @@ class Journal:
 
     def append(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write one record and wait until it is on disk; JournalError says why that failed."""
-        record = Record(kind, dict(data))
+        record = Record(kind, encodable(data))  # whatever a server sent, its row is written
         line = _encode(record)
         try:
             try:

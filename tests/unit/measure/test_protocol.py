@@ -10,13 +10,16 @@ import orjson
 import pytest
 from fakeserver import FakeServer
 from longctx.campaign.campaign import Campaign, from_dict
-from longctx.campaign.files import output_path
+from longctx.campaign.files import journal_path, output_path, status_path
 from longctx.campaign.point import Point
 from longctx.errors import ServerError
 from longctx.measure import kv_limit
 from longctx.measure.protocol import ServerClimb, measure
 from longctx.plan.plan_table import PlanTable
+from longctx.progress.status_file import read_status
+from longctx.serve import metrics
 from longctx.storage import parquet, schemas
+from longctx.storage.journal import read
 from longctx.storage.token_file import TokenFileWriter
 
 LENGTH, NEW, FIRSTS = 256, 6, 64
@@ -187,3 +190,52 @@ def test_a_server_with_too_small_a_cache_costs_only_the_points_that_do_not_fit(
     assert [point.length // 1024 for point in found] == lost
     skipped = [point.length // 1024 for point in wanted.points() if kv_limit.skip_reason(wanted, point)]
     assert skipped == (lost if reason == "kv_too_small" else [])
+
+
+UNFIT = "\x1b[2J\x1b]0;owned\x07 a\x00b \x9b1m \u202e \u2028 half \ud83d"
+HOSTILE: list[dict[str, Any]] = [
+    {"http_status": 500, "http_message": UNFIT},
+    {"error_after": 2, "error_message": UNFIT},
+    {"model_id": UNFIT},
+    {"version": UNFIT, "kv_dtype": UNFIT},
+    {"version": 7, "max_model_len": "131072"},
+    {"version": None, "max_model_len": -1},
+    {"max_model_len": 1e400},
+    {"max_model_len": [1]},
+    {"max_model_len": True},
+    {"metrics_text": 'vllm:cache_config_info{kv_cache_size_tokens="%s"} 1\n' % ("9" * 5000)},
+    {"metrics_text": 'vllm:cache_config_info{kv_cache_size_tokens="%s",cache_dtype="\x1b[31m"} 1\n' % ("9" * 30)},
+    {"metrics_text": 'vllm:cache_config_info{block_size="%s",kv_cache_max_concurrency="1e999"} 1\n' % ("9" * 30)},
+    {"metrics_text": 'vllm:prompt_tokens_total 1e308\nvllm:prompt_tokens_total{a="1"} 1e308\n'},
+    {
+        "metrics_text": 'vllm:cache_config_info{kv_cache_size_tokens="x",a="\u2028',
+    },
+    {"metrics_text": "vllm:num_requests_running 1e308\nvllm:request_success_total nan\n"},
+]
+
+
+@pytest.mark.parametrize("plan", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_words_of_a_server_stop_the_measurement(
+    plan: dict[str, Any],
+    server: FakeServer,
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever it says in errors, lists and metrics: each request has its row, and the terminal nothing to obey."""
+    monkeypatch.setattr(metrics, "SETTLE_S", 0.0)
+    server.state.plan_source = plan
+    wanted = campaign(server)
+    _, lines = climb(wanted, files)
+    for pass_index in (1, 2):
+        point = Point(LENGTH, pass_index)
+        kept = [record.data for record in read(journal_path(wanted, point))[0] if record.kind == "row"]
+        assert kept, "no row for the point"
+        for row in kept:
+            assert (row["detail"] or "").isprintable()
+            assert (row.get("vllm_version") or "").isprintable()
+    status = read_status(status_path(wanted))
+    assert status is not None
+    assert all(entry["state"] in ("done", "failed") for entry in status["points"].values())
+    assert "\x1b" not in "".join(capfd.readouterr())
+    assert lines or not server.truth

@@ -266,8 +266,9 @@ def test_a_first_chunk_that_is_late_by_little_is_not_marked() -> None:
 def test_chunks_of_unknown_size_are_not_compared_with_the_servers_decode() -> None:
     """Four tokens in each of three chunks: from the first chunk to the last it is nine tokens' time, not eleven."""
     chunks = tuple(Chunk(PREFILL_S + 0.05 + at * 0.4, None, None) for at in range(3))
-    verdict, values = judged({"chunks": chunks})
-    assert verdict == Verdict(Status.OK)
+    verdict, values = judged({"chunks": chunks, "text_events": 3})
+    assert (verdict.status, verdict.reasons) == (Status.OK, ("first_token_late",))
+    assert "carried up to 9 tokens: TTFT is late by up to 0.800 s" in str(verdict.detail)
     assert (values["decode_tok_s"], values["decode_client_tok_s"]) == (pytest.approx(10.0), None)
 
 

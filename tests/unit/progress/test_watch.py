@@ -65,6 +65,24 @@ def test_a_campaign_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not list(tmp_path.glob(".status.json.[0-9]*"))
 
 
+UNFIT = "\x1b[2J\x07 half \ud83d \x00"
+
+
+def test_a_server_s_words_command_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with writer(tmp_path) as first:
+        first.update(phase="starting", log_line=UNFIT)
+        assert shown(tmp_path, capsys).replace("\n", "").isprintable()
+        first.write("failed", UNFIT)
+    text = shown(tmp_path, capsys)
+    assert "half" in text
+    assert text.replace("\n", "").isprintable()
+
+
+def test_a_status_file_of_another_program_commands_no_terminal(tmp_path: Path) -> None:
+    status = {"points": {POINTS[0]: {"state": "failed", "reason": UNFIT}}, "current": {}, "campaign": UNFIT}
+    assert all(line.isprintable() for line in render(status, 0.0))
+
+
 KILLED = """
 import os, sys
 from pathlib import Path

@@ -13,6 +13,7 @@ import pytest
 from longctx.campaign import campaign
 from longctx.lengths import format_length
 from longctx.report import evidence, faults, narrative, provenance, sections, table_cells
+from longctx.report.html import to_html
 from longctx.report.markdown import to_markdown
 from longctx.report.mode import report_facet
 from longctx.report.sections import ReportInput
@@ -265,6 +266,17 @@ def test_a_servers_words_cannot_break_the_markdown() -> None:
     assert "<h1>head" not in html
     cell = re.search(r"<td>(a \| b .*?)</td>", html)
     assert cell is not None
+
+
+def test_a_servers_control_characters_stay_out_of_the_reports(tmp_path: Path) -> None:
+    """Of rows that an earlier version wrote, too: report.md would be a binary file to many programs."""
+    unfit = "\x1b[31mred\x1b[0m \x07\x00 \u202e"
+    rows = [makerows.bad_row("error_event", detail=unfit), makerows.bad_row("cached", "doubtful", detail=unfit)]
+    rows = [row | {"log_lines": [unfit], "vllm_version": unfit, "model": unfit} for row in rows]
+    source = replace(makereport.report_input(tmp_path), results=makereport.small(rows))
+    for text in (to_markdown(source, tmp_path), to_html(source, tmp_path)):
+        assert "red" in text
+        assert not set(text) & set("\x1b\x07\x00\u202e")
 
 
 def test_links_lead_to_files(report: ReportInput) -> None:

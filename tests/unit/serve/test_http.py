@@ -1,7 +1,12 @@
 """The address of a server, and a client for it."""
 
+import json
+import socket
+from contextlib import closing
+
+import httpx
 import pytest
-from longctx.serve.http import authorization, base_url, client
+from longctx.serve.http import authorization, base_url, client, host_header, listens, model_names
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
@@ -16,3 +21,37 @@ def test_a_server_has_one_address(url: str) -> None:
 @pytest.mark.parametrize("key", [None, ""])
 def test_no_key_no_header(key: str | None) -> None:
     assert authorization(key) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("http://h", "h"), ("http://h:8000/v1", "h:8000"), ("https://H.example", "h.example"),
+     ("http://10.0.0.1:1", "10.0.0.1:1"),
+     ("http://[::1]:8000", "[::1]:8000"), ("https://[2001:db8::1]", "[2001:db8::1]"),
+     ("http://[fe80::1%25eth0]:8000", "[fe80::1]:8000"), ("http://user:word@[::1]:8000", "[::1]:8000")],
+)  # fmt: skip
+def test_the_host_header_is_that_of_rfc_9110(url: str, host: str) -> None:
+    assert host_header(url) == host
+
+
+def test_who_does_not_answer_may_still_listen() -> None:
+    """A server that prefills may answer no request for hours; a closed port is a dead server."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert listens(url, timeout_s=5)
+    assert not listens(url, timeout_s=5)
+    assert listens("http://no-such-host.invalid:8000", timeout_s=5), "a name server's trouble is not the server's"
+
+
+@pytest.mark.parametrize("name", [r"a\u001b[31mb", r"a\ud83d", r"a\u0000b"])
+def test_a_model_s_name_can_be_shown_and_written(name: str) -> None:
+    answer = httpx.Response(200, content=b'{"data": [{"id": "%s"}]}' % name.encode())
+    (shown,) = model_names(answer)
+    assert shown.isprintable()
+    json.dumps(shown).encode()
+    shown.encode()
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"data": 7}', b"\xff", b'{"data": [7]}', b'{"data": [{}]}'])
+def test_a_model_list_of_another_form_has_no_names(content: bytes) -> None:
+    assert model_names(httpx.Response(200, content=content)) == []

@@ -284,3 +284,18 @@ def test_a_kept_connection_that_the_server_drops() -> None:
         assert scrape(url) is not None
         assert scrape(url) is not None
         thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vllm:prompt_tokens_total 1e308\nvllm:prompt_tokens_total{a=\"1\"} 1e308\n",
+     "vllm:num_requests_running 1e308\nvllm:num_requests_running{a=\"1\"} 1e308\nvllm:prompt_tokens_total 1\n",
+     'vllm:cache_config_info{kv_cache_size_tokens="' + "9" * 5000 + '"} 1\n',
+     'vllm:cache_config_info{a="\\', "vllm:prompt_tokens_total{",
+     'vllm:prompt_tokens_total{a="b"', "vllm:prompt_tokens_total", "vllm:prompt_tokens_total 1 2 3 4",
+     'vllm:prompt_tokens_total{a="\u2028b"} 1\n', "vllm:prompt_tokens_total 0x1p3\n"],
+)  # fmt: skip
+def test_numbers_and_labels_that_cannot_be_are_left_out(text: str) -> None:
+    reading = metrics.parse(text)
+    metrics.difference(reading, reading)
+    assert reading is None or reading.kv_capacity_tokens is None

@@ -99,6 +99,34 @@ def test_a_hybrid_model_s_capacity_comes_from_its_concurrency() -> None:
     assert server_facts.read_metrics(parse(old), 1000) == {"kv_capacity_tokens": 1500, "block_size": 16}
 
 
+@pytest.mark.parametrize(
+    ("size", "concurrency", "max_model_len", "capacity"),
+    [
+        ("290864", "33.04", 32768, 1_082_654),  # a hybrid model: the size counts some layers only
+        ("290864", "33.04", None, 290_864),
+        ("4194304", "28.444444444444443", 147_456, 4_194_304),  # vLLM 0.32, both exact
+        ("1082600", "33.04", 32768, 1_082_600),  # rounded to two decimals
+        ("290864", "nan", 32768, 290_864),
+        ("290864", "0.0", 32768, 290_864),
+        ("9" * 40, "33.04", 32768, 1_082_654),
+    ],
+)
+def test_a_labelled_size_counts_where_the_concurrency_agrees(
+    size: str, concurrency: str, max_model_len: int | None, capacity: int
+) -> None:
+    labels = f'kv_cache_size_tokens="{size}",kv_cache_max_concurrency="{concurrency}"'
+    text = f"vllm:cache_config_info{{{labels}}} 1.0\n"
+    assert server_facts.read_metrics(parse(text), max_model_len)["kv_capacity_tokens"] == capacity
+
+
+def test_the_smallest_engine_counts_where_both_labels_differ() -> None:
+    text = "".join(
+        f'vllm:cache_config_info{{engine="{engine}",kv_cache_size_tokens="500",kv_cache_max_concurrency="{ratio}"}} 1\n'
+        for engine, ratio in ((0, 4.0), (1, 3.0))
+    )
+    assert server_facts.read_metrics(parse(text), 1000)["kv_capacity_tokens"] == 3000
+
+
 def test_capacity_is_that_of_the_smallest_engine() -> None:
     text = "".join(
         f'vllm:cache_config_info{{engine="{engine}",kv_cache_size_tokens="{size}"}} 1.0\n'
@@ -119,7 +147,7 @@ def test_whatever_answers_in_place_of_metrics_tells_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("listed", [{}, {"data": None}, {"data": []}, {"data": [None]}, {"data": {"id": "x"}}])
 def test_a_model_list_of_another_form_tells_nothing(listed: dict[str, object]) -> None:
-    assert server_facts._first_model(listed) == {}
+    assert server_facts._listed_model(listed, "x") == {}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def test_what_is_appended_comes_back(entries: Entries) -> None:
     in_folder(check)
 
 
+def test_a_text_that_utf8_cannot_hold_loses_no_row(tmp_path: Path) -> None:
+    """Half a surrogate pair in a server's words: the row is written, and read as it was kept."""
+    data = {"detail": "bad \ud83d half", "log_lines": ("\udcff",), "facts": {"version \ude00": ["\ud800"]}}
+    records = written([("row", data)], tmp_path / "pass1.jsonl")
+    assert records[0].data["detail"] == "bad \ufffd half"
+    assert read(tmp_path / "pass1.jsonl") == (records, 0)
+
+
 @few
 @given(ENTRIES, st.data())
 def test_a_write_cut_short_loses_that_record_only(entries: Entries, data: st.DataObject) -> None:

@@ -1,13 +1,14 @@
-"""A connection without timeouts that can still be ended: about once a second it asks whether to go on."""
+"""A connection without timeouts that can still be ended: about once a second it looks whether to go on."""
 
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpcore
 
@@ -34,11 +35,46 @@ class Failure(Exception):
         self.reason = reason
 
 
+class LifeProbe:
+    """Asks `alive` about once in POLL_S while a request runs (a context manager), in a thread of its own.
+
+    An answer may take seconds. The thread that reads the stream must not wait for it, or it would stamp tokens late:
+    it looks at `dead`, the latest answer.
+    """
+
+    def __init__(self, alive: Callable[[], bool] | None) -> None:
+        self.alive, self.dead = alive, False
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        if self.alive is not None:
+            threading.Thread(target=self._run, args=(self.alive,), name="life probe", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()  # not joined: an answer that is still on its way is of no use
+
+    def _run(self, alive: Callable[[], bool]) -> None:
+        while not self._stop.wait(POLL_S):
+            self.dead = not alive()
+
+    def died(self, grace_s: float | None = None) -> bool:
+        """Ask, after the request has ended, until the server is gone or `grace_s` (None: DEATH_GRACE_S) is over."""
+        if self.alive is None:
+            return False
+        limit = time.monotonic() + (DEATH_GRACE_S if grace_s is None else grace_s)
+        while self.alive():
+            if time.monotonic() > limit:
+                return False
+            time.sleep(0.05)
+        return True
+
+
 @dataclass(slots=True)
 class Watch:
     """The clock of one request, and the checks made while its connection waits."""
 
-    alive: Callable[[], bool] | None
+    probe: LifeProbe
     stalled: Callable[[], bool] | None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     start: float | None = None
@@ -50,26 +86,15 @@ class Watch:
         return moment - (moment if self.start is None else self.start)
 
     def check(self, silent: bool = True) -> None:
-        """Raise Failure where the server died (unasked when bytes just came) or stalled; asks once in POLL_S only."""
+        """Raise Failure where the server died (not when bytes just came) or stalled; looks once in POLL_S only."""
         now = time.perf_counter()
         if now < self.next_check:
             return
         self.next_check = now + POLL_S
-        if silent and self.alive is not None and not self.alive():
+        if silent and self.probe.dead:
             raise Failure("server_died", "the server process ended during the request")
         if self.stalled is not None and self.stalled():
             raise Failure("timeout", "the server showed no progress for the configured stall time")
-
-    def died(self, grace_s: float | None = None) -> bool:
-        """Return whether the server process is gone, waiting `grace_s` for it to go (None: DEATH_GRACE_S)."""
-        if self.alive is None:
-            return False
-        limit = time.monotonic() + (DEATH_GRACE_S if grace_s is None else grace_s)
-        while self.alive():
-            if time.monotonic() > limit:
-                return False
-            time.sleep(0.05)
-        return True
 
 
 class WatchedStream(httpcore.NetworkStream):

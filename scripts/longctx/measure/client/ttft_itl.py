@@ -20,9 +20,27 @@ class Chunk:
     total: int | None
 
 
-def client_ttft_s(chunks: Sequence[Chunk]) -> float:
-    """Return the time to first token in s: arrival of the first chunk, from just before the first byte was sent."""
-    return chunks[0].elapsed_s
+def client_ttft_s(chunks: Sequence[Chunk], text_events: int) -> float | None:
+    """Return the time to first token in s: arrival of the first chunk, from just before the first byte was sent.
+
+    text_events: the events that showed a token. None where there is no such event and no count of tokens: the first
+    chunk may be a greeting that the server sent before the prefill.
+    """
+    return chunks[0].elapsed_s if chunks and (text_events or chunks[0].tokens) else None
+
+
+def most_at_first(chunks: Sequence[Chunk], made: int) -> int:
+    """Return how many of `made` tokens may have come with the first chunk: of unknown counts, all that later ones,
+    with one token each, leave.
+    """
+    first = chunks[0]
+    return first.tokens or made - sum(chunk.elapsed_s > first.elapsed_s for chunk in chunks)
+
+
+def least_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:
+    """Return the lowest decode rate that the arrivals allow, in tokens/s: one token in each later chunk."""
+    later = sum(chunk.elapsed_s > chunks[0].elapsed_s for chunk in chunks)
+    return client_decode_tok_s(chunks) or rate(later, chunks[-1].elapsed_s - chunks[0].elapsed_s)
 
 
 def client_decode_tok_s(chunks: Sequence[Chunk]) -> float | None:

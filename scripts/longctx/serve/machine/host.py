@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import psutil
 
-from longctx.redaction import MASK, SECRET_NAME, mask, secret_values
+from longctx.redaction import MASK, SECRET_NAME, encodable, mask, secret_values
 from longctx.serve.machine import gpus, nvidia
 
 KEPT = re.compile(
@@ -46,7 +46,7 @@ def environment_json(env: Mapping[str, str]) -> str:
     """Return the variables that can change a server's numbers as JSON, secret values masked wherever they stand."""
     secrets = secret_values(env)
     shown = {name: MASK if SECRET_NAME.search(name) else mask(env[name], secrets) for name in sorted(env)}
-    return orjson.dumps({name: value for name, value in shown.items() if KEPT.match(name)}).decode()
+    return orjson.dumps(encodable({name: value for name, value in shown.items() if KEPT.match(name)})).decode()
 
 
 def cpu_name(cpuinfo: str | None = None) -> str | None:

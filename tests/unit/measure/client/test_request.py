@@ -1,5 +1,7 @@
 """The client against a server with a known truth and every fault that people have met; and violence."""
 
+import contextlib
+import gzip
 import hashlib
 import json
 import signal
@@ -9,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,26 @@ def raw_server(response: bytes, *, read_all: bool = True, hold: threading.Event 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(20)
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[str, threading.Event]]:
+    """A server that answers with a recorded stream when the event is set, or else after 20 s."""
+    go, content = threading.Event(), (STREAMS / "vllm-0.32.0-cpu-1024-16.sse").read_bytes()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            connected, _ = listener.accept()
+            with connected, contextlib.suppress(OSError):
+                connected.recv(1 << 20)
+                go.wait(20)
+                connected.sendall(http(content))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", go
+        go.set()
         thread.join(20)
 
 
@@ -164,7 +187,12 @@ def test_the_api_key_is_sent() -> None:
         {"reject_continuous": True},
         {"first_chunk_empty": True},
         {"text": ""},
-        {"text": "", "usage": "late", "itl_s": 0.005},
+        {"chat": True, "usage": "late", "first_chunk_empty": True},
+        {"chat": True, "usage": "finish"},
+        {"chat": True},
+        {"usage": "late", "token_ids": True, "text": ""},
+        {"usage": "late", "cr": True},
+        {"usage": "late", "cr": True, "split": True},
     ],
 )
 def test_every_shape_of_stream_gives_the_same_counts(plan: dict[str, Any]) -> None:
@@ -279,7 +307,7 @@ def test_every_form_of_error(content: bytes, detail: str) -> None:
         check_failed(ask(url), "error_event", detail)
 
 
-@pytest.mark.parametrize("content", [b"data: {oops\n\n", b"data: 7\n\n", b"data: \n\n"])
+@pytest.mark.parametrize("content", [b"data: {oops\n\n", b"data: 7\n\n", b"data: oops\n\n"])
 def test_events_that_are_no_objects(content: bytes) -> None:
     with raw_server(http(content)) as url:
         check_failed(ask(url), "error_event", "not a JSON object")
@@ -296,6 +324,131 @@ def test_a_page_or_an_answer_in_one_piece_is_no_stream(content: bytes, said: str
         answer = ask(url)
     check_failed(answer, "error_event", said)
     assert "no stream of events" in str(answer.detail)
+
+
+def test_a_page_in_many_reads_is_quoted_whole() -> None:
+    page = b"<html>" + b"sign in " * 3000
+    with raw_server(http(page)) as url:
+        assert "<html>sign in sign in" in str(ask(url).detail)
+
+
+ESCAPED = r"\u001b[2J\u001b]0;owned\u0007 a\u0000b \u009b1m \u202e \u2028 half \ud83d"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        http(b'{"error": {"message": "%s"}}' % ESCAPED.encode(), "500 Internal Server Error"),
+        http(b'data: {"error": {"message": "%s"}}\n\n' % ESCAPED.encode()),
+        http(b'data: {"choices": [], "message": "%s"}\n\n' % ESCAPED.encode()),
+        http(json.loads(f'"{ESCAPED[:-7]}"').encode(), "502 Bad Gateway"),
+        http(b"data: " + json.loads(f'"{ESCAPED[:-7]}"').encode() + b"\n\n"),
+        http(b"event: error\ndata: " + json.loads(f'"{ESCAPED[:-7]}"').encode() + b"\n\n"),
+    ],
+)
+def test_whatever_a_server_says_can_be_shown_and_written(response: bytes) -> None:
+    with raw_server(response) as url:
+        answer = ask(url)
+    check_failed(answer, "error_event")
+    assert answer.detail is not None
+    assert answer.detail.isprintable()
+    assert "half" in answer.detail
+    assert "owned" not in answer.detail, "the title that a terminal would take"
+    answer.detail.encode()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 500 Oops\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s",
+        b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\n\r\n%s",
+    ],
+)
+def test_a_compressed_answer_is_named_and_read(response: bytes) -> None:
+    body = gzip.compress(b'{"error": {"message": "out of memory"}}')
+    with raw_server(response % (len(body), body)) as url:
+        check_failed(ask(url), "error_event", "out of memory (sent as gzip")
+
+
+def test_the_host_of_an_ipv6_address_has_brackets() -> None:
+    seen: list[str | None] = []
+
+    class Named(fakeserver.Handler):
+        def do_POST(self) -> None:
+            seen.append(self.headers["Host"])
+            super().do_POST()
+
+    with contextlib.suppress(OSError):
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        seen.append("this machine has IPv6")
+    if not seen:
+        pytest.skip("no IPv6 here")
+    server = FakeServer()
+    handler = type("Bound", (Named,), {"state": server.state})
+    with closing(Ipv6Server(("::1", 0), handler)) as listener:
+        threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        port = listener.server_address[1]
+        assert ask(f"http://[::1]:{port}/v1").status == "ok"
+        listener.shutdown()
+    server._httpd.server_close()
+    assert seen[1:] == [f"[::1]:{port}"]
+
+
+class Ipv6Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    daemon_threads = True
+
+    def close(self) -> None:
+        self.server_close()
+
+
+def stream_of(*events: dict[str, Any]) -> bytes:
+    return http(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events))
+
+
+def test_a_server_that_never_stops_sending_text_is_stopped() -> None:
+    with raw_server(stream_of(*[{"choices": [{"text": "a"}]}] * 1000)) as url:
+        check_failed(ask(url), "count_mismatch", "16 tokens were asked for")
+
+
+def test_an_event_without_end_is_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "LONGEST_EVENT_BYTES", 1000)
+    with raw_server(http(b"data: " + b"x" * 5000)) as url:
+        check_failed(ask(url), "error_event", "more than 1000 bytes")
+
+
+def test_an_event_nested_too_deep_ends_the_request() -> None:
+    deep = b'data: {"choices": [{"text": ' + b"[" * 900 + b'"a"' + b"]" * 900 + b"}]}\n\n"
+    with raw_server(http(deep)) as url:
+        assert ask(url).status == "failed"
+
+
+def test_empty_events_are_no_progress() -> None:
+    """A proxy that sends one each second while the engine hangs, or that greets before the prefill."""
+    asked: list[int] = []
+    seen: list[float] = []
+
+    def stalled() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    answer = ask_with({"hang": True, "empty_events": True}, stalled=stalled, on_token=seen.append)
+    check_failed(answer, "timeout")
+    assert seen == []
+
+
+def test_progress_begins_with_the_first_token_and_not_with_a_greeting() -> None:
+    seen: list[float] = []
+    answer = ask_with({"first_chunk_empty": True, "chat": True, "usage": "late"}, on_token=seen.append)
+    assert answer.status == "ok"
+    assert len(seen) == 16
+    assert seen[0] == answer.ttft_s
+
+
+def test_empty_texts_without_counts_have_no_first_token() -> None:
+    answer = ask_with({"text": "", "usage": "late", "first_chunk_empty": True})
+    assert (answer.status, answer.completion_tokens, answer.ttft_s) == ("ok", 16, None)
 
 
 def test_an_error_page_that_breaks_off_still_says_its_status() -> None:
@@ -438,6 +591,38 @@ def test_silence_is_no_reason_to_give_up(tmp_path: Path) -> None:
     answer = ask_with({"hold": str(hold)}, alive=alive, stalled=lambda: False)
     assert answer.status == "ok"
     assert len(asked) >= 5
+
+
+def test_a_health_check_that_hangs_delays_no_token() -> None:
+    """SGLang's answers nothing during a prefill: the thread that reads the stream must not be the one that asks."""
+    answered, asked, readers = threading.Event(), threading.Event(), []
+
+    def alive() -> bool:
+        readers.append(threading.current_thread())
+        asked.set()
+        return answered.wait(20)
+
+    with silent_server() as (url, go):
+        thread = threading.Thread(target=lambda: (asked.wait(20), go.set()), daemon=True)
+        thread.start()
+        answer = ask(url, alive=alive)
+        assert answer.status == "ok", "it ended while the question was still open"
+        assert not answered.is_set()
+        answered.set()
+    assert threading.current_thread() not in readers
+
+
+def test_a_server_that_dies_while_it_is_silent_is_noticed_beside_the_reader() -> None:
+    with silent_server() as (url, _):
+        check_failed(ask(url, alive=lambda: False), "server_died")
+
+
+def test_an_answer_about_life_that_comes_late_ends_no_later_request() -> None:
+    """The question of a request that is over may still be open."""
+    first = threading.Event()
+    with silent_server() as (url, go):
+        go.set()
+        assert ask(url, alive=lambda: not first.set()).status == "ok"
 
 
 @pytest.mark.process
