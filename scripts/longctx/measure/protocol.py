@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from longctx.campaign.campaign import Campaign
+from longctx.campaign.campaign import RESULTS, Campaign
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
 from longctx.errors import ServerError
@@ -145,7 +145,7 @@ class ServerClimb:
         log_path = campaign.results / "logs" / f"{label}.server.log"
         self.display.begin(first, "starting the server")
         conf, log_line = campaign.config.serve, self.display.log_line
-        run_dir = campaign.results / ".run" / platform.node()
+        run_dir = RESULTS / ".run" / platform.node()  # the host's, whichever campaign of this folder served last
         recipe = campaign.recipe(first.mode, longest.length, self.refusals.checkpoint_dir)
         start = partial(serve, recipe, campaign.launcher(), run_dir=run_dir, log_path=log_path, campaign=campaign.name)
         with start(start_timeout_s=conf.start_timeout_s, contract=conf.contract, on_log=log_line) as server:

@@ -50,9 +50,10 @@ def serve(
     """Yield a ready server that runs `recipe`, with its facts and its checked contract; end it after the block.
 
     launcher is the configuration's section of who starts it; a launcher raises ServerError where nothing can start.
-    run_dir keeps the ownership records: what an earlier run of ours left there is ended first. The server's output is
-    appended to log_path, secrets masked; on_log gets each new line while the server starts. contract: 'fail' or 'warn'.
-    The block runs off the processors that the server's threads are bound to.
+    run_dir keeps the ownership records and the GPUs' resting level, of all campaigns that share this host: what an
+    earlier run of ours left there is ended first, and its memory waited for. The server's output is appended to
+    log_path, secrets masked; on_log gets each new line while the server starts. contract: 'fail' or 'warn'. The block
+    runs off the processors that the server's threads are bound to.
     ServerError has reason server_start, not_ours, kv_too_small, contract, disk_full or unsupported.
     """
     report = on_log or (lambda _: None)
@@ -61,7 +62,7 @@ def serve(
         return
     for sentence in leftovers.end_leftovers(run_dir):
         report(sentence)
-    gpu_memory.wait_until_free(run_dir)
+    gpu_memory.wait_until_free(run_dir, report)
     ownership, port = Ownership(campaign, run_dir), choose_port()
     # A second served name that no other server can have: the proof that the answer is ours.
     unique_name = f"{recipe.served_name}-{ownership.id}"

@@ -27,7 +27,7 @@ def test_memory_that_comes_back_is_waited_for(two_gpus: Show, tmp_path: Path, mo
     with gpu_memory.resting_level(tmp_path / "run", {}):
         two_gpus(fakenvml.h200(memory=[90000 << 20, TOTAL]), fakenvml.h200())
     assert len(naps) == 3
-    gpu_memory.wait_until_free(tmp_path / "run", limit_s=0)
+    gpu_memory.wait_until_free(tmp_path / "run", print, limit_s=0)
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -35,11 +35,30 @@ def test_memory_that_stays_away_refuses_the_next_start(two_gpus: Show, tmp_path:
     with gpu_memory.resting_level(tmp_path / "run", {}, limit_s=0):
         two_gpus(FIRST, fakenvml.h200(memory=[90000 << 20, TOTAL]))
     with pytest.raises(ServerError, match=r"GPU 1 holds 87.9 GiB, 0.0 before") as error:
-        gpu_memory.wait_until_free(tmp_path / "run", limit_s=0)
+        gpu_memory.wait_until_free(tmp_path / "run", print, limit_s=0)
     assert error.value.reason == "server_start"
     two_gpus(FIRST, fakenvml.h200())
-    gpu_memory.wait_until_free(tmp_path / "run", limit_s=0)
-    gpu_memory.wait_until_free(tmp_path / "run", limit_s=0)
+    gpu_memory.wait_until_free(tmp_path / "run", print, limit_s=0)
+    gpu_memory.wait_until_free(tmp_path / "run", print, limit_s=0)
+
+
+def test_what_is_waited_for_is_told(two_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_memory.resting_level(tmp_path / "run", {}, limit_s=0):
+        two_gpus(FIRST, fakenvml.h200(memory=[41 << 30, TOTAL]))
+    said: list[str] = []
+    replace_in(monkeypatch, gpu_memory, "time", sleep=lambda _: two_gpus(FIRST, fakenvml.h200()))
+    gpu_memory.wait_until_free(tmp_path / "run", said.append)
+    assert said == ["waiting for GPU memory of the last server: GPU 1 holds 41.0 GiB, 0.0 before"]
+
+
+def test_a_level_of_an_earlier_boot_says_nothing(
+    two_gpus: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gpu_memory.resting_level(tmp_path / "run", {}, limit_s=0):
+        two_gpus(FIRST, fakenvml.h200(memory=[90000 << 20, TOTAL]))
+    monkeypatch.setattr(gpu_memory, "boot_id", lambda: "the next one")
+    gpu_memory.wait_until_free(tmp_path / "run", print, limit_s=0)
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 @pytest.mark.parametrize(
