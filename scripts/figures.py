@@ -10,7 +10,7 @@ from longctx.report.figures.draw import draw_all
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import read_curve
 
-TABLES = ("summary", "fits", "rows", "servers", "plan")
+TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import read_curve
 from longctx.storage.atomic import write_atomic
 
-TABLES = ("summary", "fits", "rows", "servers", "plan")
+TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 
 
 def main() -> None:

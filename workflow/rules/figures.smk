@@ -1,5 +1,5 @@
 # Figures: TTFT and decode throughput against prompt length, distance to the limits, amortisation.
-# in: summary, fits, rows, servers, plan, runs to compare with   out: R/figures/*.png and *.svg
+# in: summary, fits, estimates, chunks, rows, servers, plan, runs to compare with   out: R/figures/*.png and *.svg
 
 
 rule figures:
@@ -7,6 +7,8 @@ rule figures:
     input:
         summary=R / "summary.parquet",
         fits=R / "fits.parquet",
+        estimates=R / "estimates.parquet",
+        chunks=R / "chunks.parquet",
         rows=R / "rows.parquet",
         servers=R / "servers.parquet",
         plan=R / "plan.parquet",
@@ -32,6 +34,8 @@ rule figures:
         ' --config-file "$CONFIG_FILE"'
         " --summary {input.summary:q}"
         " --fits {input.fits:q}"
+        " --estimates {input.estimates:q}"
+        " --chunks {input.chunks:q}"
         " --rows {input.rows:q}"
         " --servers {input.servers:q}"
         " --plan {input.plan:q}"

@@ -1,5 +1,5 @@
 # Report: Table 1, figures, environment, contract, failures and doubts, and how to reproduce them; Markdown and HTML.
-# in: summary, fits, rows, servers, plan, validation, figures, runs to compare with   out: R/report.md, R/report.html
+# in: summary, fits, estimates, chunks, rows, servers, plan, validation, figures, runs to compare with   out: R/report.md, R/report.html
 
 
 rule report:
@@ -7,6 +7,8 @@ rule report:
     input:
         summary=R / "summary.parquet",
         fits=R / "fits.parquet",
+        estimates=R / "estimates.parquet",
+        chunks=R / "chunks.parquet",
         rows=R / "rows.parquet",
         servers=R / "servers.parquet",
         plan=R / "plan.parquet",
@@ -31,6 +33,8 @@ rule report:
         ' --config-file "$CONFIG_FILE"'
         " --summary {input.summary:q}"
         " --fits {input.fits:q}"
+        " --estimates {input.estimates:q}"
+        " --chunks {input.chunks:q}"
         " --rows {input.rows:q}"
         " --servers {input.servers:q}"
         " --plan {input.plan:q}"
@@ -44,7 +48,15 @@ rule report:
 
 TABLES = {
     table: R / f"{table}.parquet"
-    for table in ("summary", "fits", "rows", "servers", "plan")
+    for table in (
+        "summary",
+        "fits",
+        "estimates",
+        "chunks",
+        "rows",
+        "servers",
+        "plan",
+    )
 }
 # What report_now runs, and every run that failed: the same three scripts, from what is there.
 PARTIAL_REPORT = " && ".join(

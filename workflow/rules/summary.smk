@@ -1,5 +1,5 @@
 # Summary: statistics of the measured rows, a row per mode and length; and all rows in one file each.
-# in: measurements, servers, plan   out: R/summary.parquet, summary.csv, fits.parquet, rows.parquet, servers.parquet
+# in: measurements, servers, progress, plan   out: R/summary.parquet, summary.csv, fits, estimates, chunks, rows, servers
 
 
 rule summary:
@@ -7,6 +7,7 @@ rule summary:
     input:
         rows=lambda wildcards: rows_for(R / "summary.parquet", CAMPAIGN.points()),
         servers=outputs_of(CAMPAIGN.points(), "servers"),
+        progress=outputs_of(CAMPAIGN.points(), "progress"),
         plan=R / "plan.parquet",
     output:
         summary=report(
@@ -14,6 +15,8 @@ rule summary:
         ),
         csv=R / "summary.csv",
         fits=R / "fits.parquet",
+        estimates=R / "estimates.parquet",
+        chunks=R / "chunks.parquet",
         rows=R / "rows.parquet",
         servers=R / "servers.parquet",
     log:
@@ -27,6 +30,7 @@ rule summary:
         ' --config-file "$CONFIG_FILE"'
         " --rows {input.rows:q}"
         " --servers {input.servers:q}"
+        " --progress {input.progress:q}"
         " --plan {input.plan:q}"
         " --out {output.summary:q}"
         " 2> >(tee {log:q} >&2)"

@@ -29,9 +29,13 @@ Floats = NDArray[np.float64]
 STANDARD_ERRORS = 2.0
 # The relative spread of one sample where none was repeated; two H200 samples of a kind differ by 0.5 %.
 ASSUMED_SPREAD = 0.01
+# Fewer repeats do not tell their own spread: that of all repeated samples counts.
+OWN_SPREAD_N = 3
 # The relative deviation to allow for where no real prefill says it: the most of four real prefills on one H200 and of
 # two on two (tests/data/sampled_prefill_h200.csv), rounded up.
 ASSUMED_DEVIATION = 0.02
+# The least deviation to allow for where real prefills say it: they differ as much from run to run.
+LEAST_DEVIATION = 0.005
 
 
 class Sample(NamedTuple):
@@ -60,8 +64,9 @@ class PrefillEstimate:
     """The server's time for a prompt, in s, and its interval, the root of the sum of the squares of three parts.
 
     repeats_s: STANDARD_ERRORS of the samples' spread. interpolation_s: the largest change by leaving one knot out.
-    deviation_s: the largest deviation from real prefills, or ASSUMED_DEVIATION. beyond_tokens: how far the prompt
-    reaches beyond the longest sampled one. knots: 0 where samples computed the whole prompt.
+    deviation_s: the largest deviation from real prefills (LEAST_DEVIATION at least), or ASSUMED_DEVIATION.
+    beyond_tokens: how far the prompt reaches beyond the longest sampled one. knots: 0 where samples computed the whole
+    prompt.
     """
 
     seconds: float
@@ -91,7 +96,7 @@ class ChunkCurve:
     """The cost of a chunk against its depth. All tuples ascend by depth.
 
     fixed: what a prompt takes beyond its chunks, by prompt length. whole: prompts that a sample computed from the first
-    token on, by prompt length.
+    token on, by prompt length. spread: the relative standard deviation of repeated samples. samples: their number.
     """
 
     chunk_tokens: int
@@ -99,6 +104,8 @@ class ChunkCurve:
     fixed: tuple[Knot, ...]
     whole: tuple[Knot, ...]
     longest_tokens: int
+    spread: float
+    samples: int
 
     @classmethod
     def from_samples(cls, samples: Iterable[Sample], chunk_tokens: int) -> "ChunkCurve":
@@ -113,11 +120,17 @@ class ChunkCurve:
         knots = _knots(means, chunk_tokens)
         fixed = _fixed(means, knots, chunk_tokens) if len(knots) > 1 else ()
         whole = [mean._replace(depth_tokens=sum(key)) for key, mean in means.items() if key[0] == 0]
-        return cls(chunk_tokens, knots, fixed, tuple(sorted(whole)), max(map(sum, means), default=0))
+        longest, count = max(map(sum, means), default=0), sum(mean.samples for mean in means.values())
+        return cls(chunk_tokens, knots, fixed, tuple(sorted(whole)), longest, spread, count)
 
     def cost_s(self, depth_tokens: float) -> float:
         """Return the seconds of a full chunk behind so many tokens; DataError with fewer than two knots."""
         return float(self._costs(np.array([depth_tokens], dtype=float), self._checked_knots())[0])
+
+    def span_s(self, depth_tokens: int, tokens: int) -> float:
+        """Return the seconds of `tokens`, a chunk's at most, behind `depth_tokens`; DataError as `cost_s`."""
+        # A part of a chunk costs its share of a full one whose tokens stand as deep on average.
+        return tokens / self.chunk_tokens * self.cost_s(depth_tokens + (tokens - self.chunk_tokens) / 2)
 
     def fixed_s(self, tokens: int) -> float:
         """Return what a prompt of so many tokens takes beyond its chunks, 0 where no sample says it."""
@@ -132,7 +145,7 @@ class ChunkCurve:
 
         DataError where fewer than two knots are known and no sample computed the whole prompt.
         """
-        share = max(map(abs, deviations), default=ASSUMED_DEVIATION)
+        share = max([LEAST_DEVIATION, *map(abs, deviations)]) if deviations else ASSUMED_DEVIATION
         if measured := self._measured(tokens):
             repeats_s = STANDARD_ERRORS * measured.error_s
             return PrefillEstimate(measured.cost_s, repeats_s, 0.0, share * measured.cost_s, measured.samples, 0)
@@ -150,7 +163,7 @@ class ChunkCurve:
             repeats_s=STANDARD_ERRORS * sqrt(sum(error**2 for error in errors)),
             interpolation_s=max(changes, default=0.0) * seconds,
             deviation_s=share * seconds,
-            samples=sum(knot.samples for knot in knots),
+            samples=self.samples,
             knots=len(knots),
             beyond_tokens=max(0, tokens - self.longest_tokens),
         )
@@ -189,8 +202,7 @@ class ChunkCurve:
         return self.knots
 
     def _sum_s(self, tokens: int, knots: Sequence[Knot]) -> float:
-        """Return the seconds of all chunks of a prompt. The last one, of r tokens at depth d, costs r / c of a full one
-        whose tokens stand as deep on average: at d - (c - r) / 2."""
+        """Return the seconds of all chunks of a prompt, the last one as `span_s` says."""
         chunk, full = self.chunk_tokens, tokens // self.chunk_tokens
         total = float(self._costs(np.arange(full, dtype=float) * chunk, knots).sum())
         if rest := tokens - full * chunk:
@@ -218,8 +230,9 @@ def _relative_spread(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _mean(depth: int, seconds: Sequence[float], spread: float) -> Knot:
-    mean = float(np.mean(seconds))
-    return Knot(depth, mean, spread * mean / sqrt(len(seconds)), len(seconds))
+    mean, count = float(np.mean(seconds)), len(seconds)
+    deviation = float(np.std(seconds, ddof=1)) if count >= OWN_SPREAD_N else spread * mean
+    return Knot(depth, mean, deviation / sqrt(count), count)
 
 
 def _knots(means: dict[tuple[int, int], Knot], chunk: int) -> tuple[Knot, ...]:

@@ -51,18 +51,18 @@ def other_mode_tables(results: CampaignResults) -> list[Table]:
 
 
 def _mode_table(results: CampaignResults, mode: str) -> Table:
-    """Return Prompt | Tokens | TTFT s | Decode tok/s | n | Notes, mean ± sample standard deviation."""
+    """Return Prompt | Tokens | the mode's values | n | Notes; of cold prompts TTFT s and Decode tok/s, mean ± sample
+    standard deviation."""
     rows, facet = results.of_mode(mode), report_facet(mode)
-    ttft: Columns = ((facet.ttft_column, table_cells.ttft_cell),) if facet.ttft_column else ()
     columns: Columns = (
         ("Prompt", prompt_cell),
         ("Tokens", lambda row: table_cells.count(row["length"])),
-        *ttft,
-        ("Decode tok/s", table_cells.decode_cell),
+        *facet.value_columns(results),
         ("n", lambda row: table_cells.count(row["n"])),
         ("Notes", lambda row: "; ".join(_notes(row))),
     )
-    note = " ".join(LABEL_SENTENCES[label] for label in results.synthetic_labels(mode))
+    labels = [LABEL_SENTENCES[label] for label in results.synthetic_labels(mode)]
+    note = " ".join(filter(None, [facet.table_note, *labels]))
     return tabulate(facet.table_title, columns if any(map(_notes, rows)) else columns[:-1], rows, note)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from longctx.campaign.mode import load_facet
 from longctx.report.palette import Look
-from longctx.report.table_cells import Table
+from longctx.report.table_cells import Columns, Table, decode_cell, ttft_cell
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.storage.schemas import ModeName
 
@@ -36,6 +36,7 @@ class ReportFacet:
     the size of its markers, None where its points are not drawn. limit_series: (look, column of SUMMARY with measured /
     bound) in drawing order. in_decode_limits: whether a table compares its decode with the bandwidth limit.
     decode_condition: follows a length in sentences about decode. energy_note: follows the note of the energy table.
+    table_note: stands under the mode's own table.
     """
 
     name: ModeName
@@ -48,7 +49,17 @@ class ReportFacet:
     in_decode_limits = True
     decode_condition = ""
     energy_note = ""
+    table_note = ""
     figures: tuple[FigureSpec, ...] = ()
+
+    def value_columns(self, results: CampaignResults) -> Columns:
+        """Return the columns of the mode's table that hold its values."""
+        ttft: Columns = ((self.ttft_column, ttft_cell),) if self.ttft_column else ()
+        return (*ttft, ("Decode tok/s", decode_cell))
+
+    def alerts(self, results: CampaignResults) -> list[str]:
+        """Return what must not be overlooked about the mode's numbers."""
+        return []
 
     def reach(self, results: CampaignResults) -> list[str]:
         """Return sentences about the longest prompt that was measured."""

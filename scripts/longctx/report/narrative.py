@@ -41,6 +41,8 @@ def alerts(results: CampaignResults) -> list[str]:
         texts.append(f"{violated} {verb} from what was asked for: see Contract")
     if unverified := {entry["setting"] for entry in entries if entry["ok"] is None and entry["asked"] is not None}:
         texts.append(f"Not proven by what the servers say: {', '.join(sorted(unverified))}: see Contract")
+    for mode in results.modes:
+        texts += report_facet(mode).alerts(results)
     return texts
 
 

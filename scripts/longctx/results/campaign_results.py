@@ -25,16 +25,18 @@ LABEL_SENTENCES = {
 }
 # The key of rows.parquet's metadata with a JSON list of sentences, one for each file that could not be read.
 DAMAGED = "damaged"
-# Those with a `source`, and all that must be there.
+# Those with a `source`, and all that must be there; then those that may be missing.
 SOURCED = {"rows": schemas.MEASUREMENTS, "servers": schemas.SERVERS}
 TABLES = SOURCED | {"summary": schemas.SUMMARY, "fits": schemas.FITS}
+OPTIONAL_TABLES = {"plan": schemas.PLAN, "estimates": schemas.ESTIMATES, "chunks": schemas.CHUNKS}
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignResults:
     """Rows of longctx.storage.schemas, and what else figures and reports need.
 
-    rows: MEASUREMENTS, each with `source` (its file). servers: SERVERS, alike. damaged: sentences about files that
+    rows: MEASUREMENTS, each with `source` (its file). servers: SERVERS, alike. estimates: of whole prompts that were
+    not prefilled, never to be shown as measured. chunks: of real prefills. damaged: sentences about files that
     could not be read. recipe: the configuration that was run. subtitle: the line under each title.
     """
 
@@ -43,6 +45,8 @@ class CampaignResults:
     servers: Sequence[Row] = ()
     summary: Sequence[Row] = ()
     fits: Sequence[Row] = ()
+    estimates: Sequence[Row] = ()
+    chunks: Sequence[Row] = ()
     plan: Sequence[Row] = ()
     validation: Sequence[Row] = ()
     damaged: Sequence[str] = ()
@@ -52,14 +56,15 @@ class CampaignResults:
 
     @classmethod
     def read(cls, campaign: Campaign, *, validation: Sequence[Path] = (), **tables: Path) -> "CampaignResults":
-        """Read the `tables` rows, servers, summary, fits and plan of a campaign, and its validations.
+        """Read the `tables` of a campaign, named as in TABLES and OPTIONAL_TABLES, and its validations.
 
-        A plan or a validation that is missing is left out, a damaged one is named. DataError where another table
-        cannot be read.
+        An optional table or a validation that is missing is left out, a damaged one is named. DataError where another
+        table cannot be read.
         """
         read: dict[str, Any] = {name: parquet.read_rows(tables[name], schema) for name, schema in TABLES.items()}
         damaged = damaged_files(tables["rows"])
-        read["plan"] = read_tolerantly([tables["plan"]], schemas.PLAN, damaged)
+        for name, schema in OPTIONAL_TABLES.items():
+            read[name] = read_tolerantly([tables[name]] if name in tables else [], schema, damaged)
         read["validation"] = read_tolerantly(validation, schemas.VALIDATION, damaged)
         read["price"], read["subtitle"] = Price.from_campaign(campaign), subtitle(read["rows"])
         return cls(campaign.name, damaged=tuple(dict.fromkeys(damaged)), recipe=campaign.config.plain(), **read)

@@ -12,7 +12,7 @@ from typing import Any
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.mode import campaign_facet
-from longctx.campaign.point import Point
+from longctx.campaign.point import Point, parse_point
 from longctx.campaign.recipe_identity import changed_settings
 from longctx.errors import DataError
 from longctx.measure.point_record import OUTPUTS, PointRecord, is_done
@@ -25,8 +25,9 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CollectedRows:
-    """Rows of schemas.MEASUREMENTS and SERVERS, each with its `source`, and PLAN; `damaged` names unreadable files.
+    """Rows of schemas.MEASUREMENTS and SERVERS, each with its `source`, PLAN, and PROGRESS, each with its `mode`.
 
+    damaged: sentences about unreadable files.
     partial: taken from what was there, so that the next run makes the summary again.
     """
 
@@ -35,14 +36,19 @@ class CollectedRows:
     plan: Rows = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     partial: bool = False
+    progress: Rows = field(default_factory=list)
 
 
 def collect(
-    campaign: Campaign, rows: Iterable[Path], servers: Iterable[Path] = (), plan: Path | None = None
+    campaign: Campaign,
+    rows: Iterable[Path],
+    servers: Iterable[Path] = (),
+    plan: Path | None = None,
+    progress: Iterable[Path] = (),
 ) -> CollectedRows:
     """Read the Parquets of points that are done; a `plan` that is not there is an unknown one.
 
-    DataError for a file that cannot be read and for rows of another recipe.
+    DataError for a file that cannot be read and for rows of another recipe; damaged progress costs only itself.
     """
     collected = CollectedRows()
     for path in rows:
@@ -54,6 +60,10 @@ def collect(
         collected.servers.extend(row | {"source": str(path)} for row in parquet.read_rows(path, schemas.SERVERS))
     if plan and plan.is_file():
         collected.plan.extend(parquet.read_rows(plan, schemas.PLAN))
+    for path in progress:
+        mode = parse_point(f"{path.parent.name}/{path.stem}").mode
+        samples = read_tolerantly([path], schemas.PROGRESS, collected.damaged)
+        collected.progress.extend(row | {"mode": mode} for row in samples)
     return collected
 
 
@@ -68,6 +78,8 @@ def collect_partial(campaign: Campaign, length: int | None = None) -> CollectedR
             else:
                 collected.rows.extend(rows)
             collected.servers.extend(_point_rows(campaign, point, "servers", collected.damaged))
+            progress = _point_rows(campaign, point, "progress", collected.damaged)
+            collected.progress.extend(row | {"mode": point.mode} for row in progress)
     collected.plan.extend(read_tolerantly([campaign.results / "plan.parquet"], schemas.PLAN, collected.damaged))
     return collected
 

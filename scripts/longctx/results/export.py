@@ -14,6 +14,7 @@ from longctx.errors import DataError
 from longctx.results.campaign_results import DAMAGED, SOURCED, damaged_files
 from longctx.results.collect import CollectedRows, expected_requests
 from longctx.results.cost import Price
+from longctx.results.estimates import estimate, find_chunks, with_estimates
 from longctx.results.fits import fits
 from longctx.results.frames import to_frame
 from longctx.results.summary import summarise
@@ -21,10 +22,12 @@ from longctx.storage import atomic, parquet, schemas
 from longctx.storage.provenance import PARTIAL
 
 COPIED = ("summary.parquet", "summary.csv", "fits.parquet", "plan.txt")
+# Tables that a summary of an earlier longctx does not have.
+COPIED_IF_THERE = ("estimates.parquet", "chunks.parquet")
 
 
 def write_summary(campaign: Campaign, collected: CollectedRows, out: Path, length: int | None = None) -> None:
-    """Summarise the collected rows into `out`, and next to it into summary.csv, fits, rows and servers.parquet.
+    """Summarise the collected rows into `out`, and next to it into summary.csv and the other tables.
 
     With `length` the rows are those of one length, whose summary is written alone.
     """
@@ -32,8 +35,13 @@ def write_summary(campaign: Campaign, collected: CollectedRows, out: Path, lengt
     price, labels = Price.from_campaign(campaign), campaign.labels
     summary = summarise(collected.rows, expected_requests(campaign, points), collected.plan, price)
     if length is None:
+        estimates = estimate(campaign, collected.rows)
+        summary = with_estimates(summary, estimates)
         write_csv(out.with_suffix(".csv"), summary)
         parquet.write_rows(out.with_name("fits.parquet"), schemas.FITS, fits(summary), labels)
+        parquet.write_rows(out.with_name("estimates.parquet"), schemas.ESTIMATES, estimates, labels)
+        chunks = find_chunks(campaign, collected)
+        parquet.write_rows(out.with_name("chunks.parquet"), schemas.CHUNKS, chunks, labels)
         damaged = {DAMAGED: json.dumps(collected.damaged)}
         for name, schema in SOURCED.items():
             with_source = schema.append(pa.field("source", pa.string()))
@@ -63,5 +71,8 @@ def export(campaign: Campaign, out: Path, *, figures: bool = True) -> None:
     (out / "recipe.yaml").write_text(yaml.safe_dump(campaign.config.plain(), sort_keys=False))
     for name in COPIED:
         shutil.copyfile(campaign.results / name, out / name)
+    for name in COPIED_IF_THERE:
+        if (campaign.results / name).exists():
+            shutil.copyfile(campaign.results / name, out / name)
     if figures:
         shutil.copytree(campaign.results / "figures", out / "figures", dirs_exist_ok=True)

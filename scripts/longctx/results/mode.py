@@ -1,10 +1,11 @@
 """What a mode's rows mean to the summary; the answers of each mode lie in longctx/modes/<mode>/results.py."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from longctx.campaign.mode import load_facet
+from longctx.plan.chunk_curve import ChunkCurve
 from longctx.results.cost import Price
 
 Row = Mapping[str, Any]
@@ -30,6 +31,19 @@ class ResultsFacet:
     def costs(self, summary: Row, price: Price) -> dict[str, float | None]:
         """Return the mode's own columns in $ of a summary row."""
         return {}
+
+    def estimates(
+        self, rows: Sequence[Row], lengths: Iterable[int], bound: Callable[[int], float] | None
+    ) -> list[dict[str, Any]]:
+        """Return schemas.ESTIMATES rows of whole prompts of `lengths`, from the rows of all modes.
+
+        bound: the least prefill time in s that the hardware allows, None where that is not known.
+        """
+        return []
+
+    def chunk_curve(self, rows: Sequence[Row]) -> ChunkCurve | None:
+        """Return the cost of a chunk against its depth as the mode's rows tell it, None where they do not."""
+        return None
 
 
 def results_facet(mode: str) -> ResultsFacet:

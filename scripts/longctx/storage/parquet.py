@@ -15,9 +15,11 @@ from longctx.storage.schemas import MEASUREMENTS, PROGRESS, SUMMARY
 # Nullable columns that were added later, by table: a file without them is valid, and they read as null.
 ADDED = (
     (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
-    (MEASUREMENTS, "claimed_tokens"), (MEASUREMENTS, "sample_prefill_s"),
+    (MEASUREMENTS, "prefill_chunks"), (MEASUREMENTS, "claimed_tokens"), (MEASUREMENTS, "sample_prefill_s"),
     (MEASUREMENTS, "sm_clock_mhz"), (MEASUREMENTS, "sm_clock_min_mhz"), (MEASUREMENTS, "throttle_reasons"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
+    (SUMMARY, "ttft_estimate_s"), (SUMMARY, "ttft_estimate_low_s"), (SUMMARY, "ttft_estimate_high_s"),
+    (SUMMARY, "ttft_estimate_samples"),
 )  # fmt: skip
 # Columns that had another name in earlier files.
 RENAMED = {"mend": "remedy"}

@@ -49,7 +49,8 @@ class MeasurementRow:
     claimed_tokens: the beginning of the prompt that a KV connector claimed, so that the server did not compute it.
     sample_prefill_s: the server's time for the rest, in s: an ingredient of an estimate, never a prefill.
     sm_clock_mhz, sm_clock_min_mhz: mean and lowest of the samples of all GPUs during the request. throttle_reasons: why
-    a GPU held its clocks back then, as NVML names it.
+    a GPU held its clocks back then, as NVML names it. prefill_chunks: JSON of what the server logged of each iteration
+    of the prefill, [tokens, s, whether something was compiled in it].
     """
 
     campaign: str
@@ -92,6 +93,7 @@ class MeasurementRow:
     external_hit_tokens: int | None = None
     resumed_ttft_s: float | None = None
     resumed_prefill_s: float | None = None
+    prefill_chunks: str | None = None
     stitched_prefill_s: float | None = None
     stitched_error_s: float | None = None
     energy_j: float | None = None

@@ -66,11 +66,29 @@ SUMMARY = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
     prefix_ttft_s_mean=_F, cached_tokens_min=_I,
+    ttft_estimate_s=_F, ttft_estimate_low_s=_F, ttft_estimate_high_s=_F, ttft_estimate_samples=_I,
     ttft_bound_s=_F, ttft_over_bound=_F, decode_bound_tok_s=_F, decode_over_bound=_F,
     usd_per_prefill=_F, usd_per_query=_F, usd_per_mtok=_F, usd_per_mtok_out=_F, energy_j_mean=_F,
     energy_j_per_token=_F, energy_j_per_prompt_token=_F, energy_j_per_output_token=_F, power_gap_s_mean=_F,
     reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
     hosts=pa.list_(_S), gpu=_S, gpu_count=_I, max_new_tokens=_I,
+)  # fmt: skip
+# One row per length of a mode that estimates the TTFT of whole prompts from parts of them. ttft_low_s and ttft_high_s
+# come from repeats_s, interpolation_s and deviation_s (plan.chunk_curve); ttft_measured_s is of real prefills, and
+# deviation is ttft_estimate_s / ttft_measured_s - 1. reason says why there is no estimate.
+ESTIMATES = _schema(
+    campaign=_S, recipe_hash=_S, mode=_S, length=_I, ttft_estimate_s=_F, ttft_low_s=_F, ttft_high_s=_F,
+    ttft_measured_s=_F, samples=_I, prefill_estimate_s=_F, overhead_s=_F, method=_S, chunk_tokens=_I, knots=_I,
+    repeats_s=_F, interpolation_s=_F, deviation_s=_F, deviations_n=_I, measured_mode=_S, measured_role=_S,
+    measured_n=_I, deviation=_F, deviation_inside=_B, last_chunk_s=_F, last_chunk_bound_s=_F, sm_clock_mhz=_F,
+    measured_sm_clock_mhz=_F, doubts=pa.list_(_S), reason=_S, synthetic_weights=_B, gpu=_S, gpu_count=_I,
+)  # fmt: skip
+# One row per chunk of a real prefill: `tokens` behind `depth` took `seconds`, and elapsed_s is the time of the prefill
+# until their end. source: 'iterations' of the server's log, or 'progress' samples, whose seconds are off by up to
+# error_s. mark: 'compiled' or 'slow' against the chunks around it. sampled_s: what the samples say of such a chunk.
+CHUNKS = _schema(
+    campaign=_S, mode=_S, role=_S, length=_I, pass_index=_I, request_index=_I, depth=_I, tokens=_I, seconds=_F,
+    elapsed_s=_F, error_s=_F, source=_S, mark=_S, sampled_s=_F,
 )  # fmt: skip
 # One row per fitted curve of a mode, over its lengths: `name` is ttft_power, ttft_power_long or decode_line.
 FITS = _schema(

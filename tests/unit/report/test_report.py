@@ -334,7 +334,7 @@ def broken(results: CampaignResults) -> table_cells.Table:
     raise KeyError("no such column")
 
 
-TABLES = ("summary", "fits", "rows", "servers", "plan")
+TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 FIGURES = "results/small/figures"
 ROWS = ("--rows", *(f"results/small/measurements/{length}/pass1.parquet" for length in ("8Ki", "4Ki")))
 

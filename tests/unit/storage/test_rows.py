@@ -21,7 +21,8 @@ prompt_sha256:S prompt_tokens:I completion_tokens:I max_new_tokens:I cached_toke
 ignore_eos:B ttft_s:F prefill_s:F sample_prefill_s:F queue_s:F overhead_s:F e2e_s:F decode_tok_s:F
 decode_client_tok_s:F decode_source:S itl_p50_s:F itl_p90_s:F itl_p99_s:F itl_max_s:F chunks:I coalesced:B
 starved_s:F jit_events:I resumed_from:I external_hit_tokens:I resumed_ttft_s:F resumed_prefill_s:F
-stitched_prefill_s:F stitched_error_s:F energy_j:F energy_decode_j:F power_mean_w:F power_gap_s:F sm_clock_mhz:F
+prefill_chunks:S stitched_prefill_s:F stitched_error_s:F energy_j:F energy_decode_j:F power_mean_w:F power_gap_s:F
+sm_clock_mhz:F
 sm_clock_min_mhz:F throttle_reasons:S synthetic_weights:B filled_kv:B started_at:T server_counters:S
 log_lines:L {FACTS}
 """

@@ -25,6 +25,7 @@ from longctx.report.table_cells import Row
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
 from longctx.results.comparison import per_gpu as per_gpu_values
 from longctx.results.curves import RunCurve, curve_from_summary
+from longctx.results.mode import results_facet
 from longctx.results.statistics import Description
 
 MOST_INSIDE = 5  # series whose legend still leaves the points free
@@ -80,6 +81,7 @@ def metric_figure(results: CampaignResults, others: Sequence[RunCurve], metric: 
     for mode in DRAWING_ORDER:
         if campaign_facet(mode).measures_ttft or not is_ttft:
             lengths |= plot.draw(ours, mode, report_facet(mode).look, zorder=3).keys()
+    lengths |= _draw_estimates(plot, results)
     for other in looks(others):
         lengths |= _draw_other(plot, *other)
     _draw_bounds(plot, ours, others)
@@ -106,6 +108,25 @@ def _draw_other(plot: _Plot, other: RunCurve, colour: str, marker: str) -> set[i
         if overlay := report_facet(mode).overlay:
             look = Look(other.name + overlay[0] + synthetic_note(other), colour, marker, overlay[1], hollow=True)
             drawn |= {n for n, values in plot.draw(other, mode, look, zorder=2.5).items() if values.mean}
+    return drawn
+
+
+def _draw_estimates(plot: _Plot, results: CampaignResults) -> set[int]:
+    """Draw what modes estimate of whole prompts, with its interval, as a series of its own; return its lengths."""
+    drawn: set[int] = set()
+    for mode in MODES if plot.metric == "ttft_s" else ():
+        rows = [row for row in results.estimates if row["mode"] == mode and row["ttft_estimate_s"]]
+        scale = results.gpu_count if plot.per_gpu else 1
+        if rows and scale:
+            low, middle, high = (
+                [row[name] * scale for row in rows] for name in ("ttft_low_s", "ttft_estimate_s", "ttft_high_s")
+            )
+            half = [[m - edge for m, edge in zip(middle, low, strict=True)]]
+            half += [[edge - m for m, edge in zip(middle, high, strict=True)]]
+            look: Any = report_facet(mode).look.options | {"linestyle": ":", "zorder": 2.8}
+            lengths = [row["length"] for row in rows]
+            plot.axes.errorbar(lengths, middle, yerr=half, label=report_facet(mode).look.label, **look)
+            drawn |= set(lengths)
     return drawn
 
 
@@ -240,7 +261,8 @@ def mark_empty(axes: Axes, summary: Sequence[Row], metric: str) -> bool:
     """Mark at the foot of the plot, with room for it, the rungs without a value of `metric` in any mode that could
     give one; return whether there are any."""
     states: dict[str, list[int]] = defaultdict(list)
-    asked = [row for row in summary if metric != "ttft_s" or row["mode"] == COLD_MODE]
+    asked = [row for row in summary if metric in results_facet(row["mode"]).metrics]
+    asked = [row for row in asked if metric != "ttft_s" or row["mode"] == COLD_MODE]
     for length in dict.fromkeys(row["length"] for row in asked):
         rows = [row for row in asked if row["length"] == length]
         if all(row[f"{metric}_mean"] is None for row in rows):

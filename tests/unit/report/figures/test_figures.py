@@ -290,7 +290,9 @@ def test_the_files_follow_from_the_modes_and_from_runs_to_compare() -> None:
     alone = draw.figure_files(["prefill"], compares=False)
     assert alone == [f"{name}.{suffix}" for name in ("ttft", "decode", "limits") for suffix in ("png", "svg")]
     assert set(draw.figure_files(MODES, compares=True)) - set(alone) == {
-        f"{name}.{suffix}" for name in ("amortisation", "ttft_per_gpu", "decode_per_gpu") for suffix in ("png", "svg")
+        f"{name}.{suffix}"
+        for name in ("amortisation", "chunks", "ttft_per_gpu", "decode_per_gpu")
+        for suffix in ("png", "svg")
     }
 
 
