@@ -41,7 +41,11 @@ def parameters(config: dict[str, Any]) -> int:
     if values["model_type"] not in CONFIG_MAPPING and inner:
         values = {key: value for key, value in inner.items() if key not in ("quantization_config", "auto_map")}
     values["model_type"] = _SAME.get(values["model_type"], values["model_type"])
-    whole = CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    kind = CONFIG_MAPPING[values["model_type"]]
+    if "text_config" in kind.sub_configs and "text_config" not in values:  # a copy that keeps the text part only
+        text_only = {key: value for key, value in values.items() if key not in ("model_type", "architectures")}
+        values = {"model_type": values["model_type"], "text_config": text_only}
+    whole = kind.from_dict(values)
     text = whole.get_text_config()
     with torch.device("meta"):
         if text.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

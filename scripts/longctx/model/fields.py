@@ -26,13 +26,19 @@ _NO_SIZE = re.compile(
 # Fields of released configurations that change neither memory nor work, or repeat other fields.
 _HARMLESS = {
     "_attn_implementation_autoset", "attn_temperature_tuning", "chunk_size", "ep_size", "expand", "experts_per_token",
-    "head_dim", "intermediate_size", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp",
-    "max_model_len", "max_window_layers", "mla_use_nope", "mlp_expansion_factor", "mlp_intermediate_size",
-    "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_transformer_layers", "n_group", "num_beam_groups",
-    "num_expert_group", "num_key_value_heads", "num_logits_to_keep", "num_query_groups", "qk_head_dim",
-    "query_pre_attn_scalar", "rescale_prenorm_residual", "residual_in_fp32", "rotary_dim", "shared_moe_mode",
-    "sliding_window_size", "time_step_rank", "topk_group", "use_grouped_topk", "use_mamba_kernels", "use_mtp",
+    "head_dim", "index_share_for_mtp_iteration", "indexer_rope_interleave", "intermediate_size", "mamba_chunk_size",
+    "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp", "max_model_len", "max_window_layers", "mla_use_nope",
+    "mlp_expansion_factor", "mlp_intermediate_size", "moe_shared_expert_overlap", "mtp_hybrid_override_pattern",
+    "mtp_layers_block_type", "mtp_transformer_layers", "n_group", "num_beam_groups", "num_expert_group",
+    "num_key_value_heads", "num_logits_to_keep", "num_query_groups", "qk_head_dim", "query_pre_attn_scalar",
+    "rescale_prenorm_residual", "residual_in_fp32", "rotary_dim", "shared_moe_mode", "sliding_window_size",
+    "time_step_rank", "topk_group", "use_grouped_topk", "use_mamba_kernels", "use_mtp",
 }  # fmt: skip
+
+
+def shortened(value: object) -> str:
+    """Return `value` as a message shows it, in at most 60 characters."""
+    return repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,17 @@ class Fields:
         self.read.add(name)
         return self.values.get(name) is not None
 
+    def is_null(self, *names: str) -> bool:
+        """Return whether one of `names` is there and null, and none has a value."""
+        self.read.update(names)
+        return any(name in self.values for name in names) and all(self.values.get(name) is None for name in names)
+
+    def expect(self, name: str, known: object) -> None:
+        """Raise if the field, or an entry of its list, is there and not `known`."""
+        value = self.get(name, default=known)
+        if any(item != known for item in (value if isinstance(value, list) else [value])):
+            raise self.fail(name, f"is {shortened(value)}", f"known is {known!r}")
+
     def skip(self, *names: str) -> None:
         """Count fields as read that change nothing in this configuration: other fields decide."""
         self.read.update(names)
@@ -126,8 +143,7 @@ class Fields:
             if not value or isinstance(value, float) or name in self.read or name in _HARMLESS:
                 continue
             if _SIZES.search(name) and not _NO_SIZE.search(name):
-                shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:56]} ..."
-                problem = f"is {shown}; the planner does not know it in a {model_type}"
+                problem = f"is {shortened(value)}; the planner does not know it in a {model_type}"
                 raise self.fail(name, problem, "plan with a copy without it if it changes no size")
 
     def dtype_bytes(self) -> int:

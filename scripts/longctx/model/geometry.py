@@ -1,11 +1,12 @@
 """Memory and work of a model by its config.json: KV bytes, constant states, parameters, FLOPs.
 
 No weights and no network are needed. A field that is missing, contradictory or unknown is a GeometryError that
-names it; nothing is guessed. The families' own rules are in `longctx.model.families` and `hybrids`.
+names it; nothing is guessed. The families' own rules are in `longctx.model.families`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from longctx.errors import ConfigError
 from longctx.model.layers import Layer, StoredWeights
@@ -93,28 +94,37 @@ class Geometry:
         return KV_DTYPE_BYTES[kv_dtype]
 
     def kv_bytes_per_token(self, kv_dtype: str) -> int:
-        """Return the cache's growth per token over all layers that see the whole context: layers * elements * s."""
-        elements = sum(y.count * y.attention.kv_elements for y in self.layers if y.attention and not y.attention.window)
-        return elements * self.kv_dtype_bytes(kv_dtype)
+        """Return the cache's growth per token over all layers that see the whole context, indexers included."""
+        size = self.kv_dtype_bytes(kv_dtype)
+        seen = ((y.count, y.attention) for y in self.layers if y.attention and not y.attention.window)
+        growth = (count * (a.entry_bytes(size) + a.index_bytes) / a.tokens_per_entry for count, a in seen)
+        return ceil(sum(growth))
 
     def kv_bytes(self, tokens: int, kv_dtype: str) -> int:
         """Return the bytes that `tokens` of context occupy, windowed layers included, states and padding not."""
-        seen = ((y.count, y.attention, y.attention.window or tokens) for y in self.layers if y.attention)
-        elements = sum(count * attention.kv_elements * min(tokens, window) for count, attention, window in seen)
-        return elements * self.kv_dtype_bytes(kv_dtype)
+        size = self.kv_dtype_bytes(kv_dtype)
+        return sum(y.count * y.attention.cache_bytes(tokens, size) for y in self.layers if y.attention)
 
     def windowed_bytes(self, kv_dtype: str) -> int:
         """Return the most bytes that the windowed layers' caches hold, at any context."""
-        windowed = (y.count * y.attention.kv_elements * (y.attention.window or 0) for y in self.layers if y.attention)
-        return sum(windowed) * self.kv_dtype_bytes(kv_dtype)
+        size = self.kv_dtype_bytes(kv_dtype)
+        windowed = ((y.count, y.attention) for y in self.layers if y.attention)
+        return sum(count * a.entry_bytes(size) * (a.window or a.local or 0) for count, a in windowed)
 
     def state_bytes(self) -> int:
         """Return the bytes of all constant states of one sequence (independent of its length)."""
         return sum(layer.count * layer.state.size_bytes for layer in self.layers if layer.state)
 
     def attention_flops(self, tokens: int) -> float:
-        """Return the FLOPs of softmax attention in a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair."""
+        """Return the FLOPs of softmax attention in a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair.
+
+        Windows and selections bound the pairs of a query; the indexers' own products are `index_flops`.
+        """
         return sum(y.count * y.attention.prefill_flops(tokens) for y in self.layers if y.attention)
+
+    def index_flops(self, tokens: int) -> float:
+        """Return the FLOPs of the indexers' scores in a causal prefill, quadratic in the tokens; 0 without indexers."""
+        return sum(y.count * y.attention.index_flops(tokens) for y in self.layers if y.attention)
 
     def linear_flops(self, tokens: int) -> dict[str, float]:
         """Return the FLOPs that grow linearly, by the precision of their products ('bf16', 'fp8', 'fp4').

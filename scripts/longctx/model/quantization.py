@@ -36,6 +36,7 @@ _MODULES: dict[str, tuple[tuple[str, str], ...]] = {
     "llama4_text": (("mlp.shared_experts", "feed_forward.shared_expert"), ("mlp", "feed_forward")),
     "nemotron_h": (("self_attn", "mixer"), ("mamba", "mixer"), ("mlp", "mixer")),
     "mamba2": (("mamba", "mixer"),),
+    "deepseek_v4": (("mlp", "ffn"),),
     **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe_text"), (("mlp.shared_experts", "mlp.shared_expert"),)),
 }
 

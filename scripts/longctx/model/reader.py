@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.errors import GeometryError
-from longctx.model.families import CLASS_DEFAULTS, FAMILIES
+from longctx.model.families.registry import ALIASES, CLASS_DEFAULTS, FAMILIES, FP8_CACHE_BY_DEFAULT
 from longctx.model.fields import REQUIRED, Fields
 from longctx.model.geometry import Geometry
 from longctx.model.quantization import read_quantization
@@ -88,12 +88,6 @@ def _shipped_config(name: str) -> Path:
     raise GeometryError(f"{name}: neither {tried}, nor one of {known}{get}")
 
 
-# Multimodal configurations: the language model's own family, where another name or none stands in the file.
-_TEXT_FAMILY = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe",
-}  # fmt: skip
 # Fields that a multimodal file may have outside of `text_config`.
 _OUTER = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers")
@@ -109,12 +103,12 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     own = fields.values
     outer = {k: config[k] for k in _OUTER if config.get(k) is not None and own.get(k) is None}
     model_type = fields.text("model_type", config.get("model_type") or REQUIRED)
-    model_type = _TEXT_FAMILY.get(model_type, model_type)
+    model_type = ALIASES.get(model_type, model_type)
     values, defaults = {**own, **outer, "model_type": model_type}, CLASS_DEFAULTS.get(model_type, {})
     values.update({k: v for k, v in defaults.items() if values.get(k) is None})
     fields = replace(fields, values=values)
     if model_type not in FAMILIES:
-        raise fields.fail("model_type", f"is {model_type!r}", f"known are {', '.join(sorted(FAMILIES))}")
+        raise fields.fail("model_type", f"is {model_type!r}", f"docs/plan.md lists the {len(FAMILIES)} known ones")
     dtype_bytes = fields.dtype_bytes()
     quantization = read_quantization(fields, model_type, dtype_bytes)
     built = FAMILIES[model_type](fields, dtype_bytes)
@@ -122,14 +116,26 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     stored = [replace(layer, stored=quantization.stored(i // per_layer, layer)) for i, layer in enumerate(built)]
     layers = tuple(replace(layer, count=len(list(run))) for layer, run in groupby(stored))
     vocab_size, hidden_size = fields.count("vocab_size"), fields.count("hidden_size")
-    table = vocab_size * hidden_size
-    head = 0 if fields.flag("tie_word_embeddings", False) else table
+    head = 0 if fields.flag("tie_word_embeddings", False) else vocab_size * hidden_size
+    table = vocab_size * hidden_size + _per_layer_tables(fields)
     max_position = fields.get("max_position_embeddings", "model_max_length", default=None)
+    if model_type in FP8_CACHE_BY_DEFAULT and quantization.kv_auto is None:
+        quantization = replace(quantization, kv_auto="fp8")
     if quantization.note:
         notes.append(quantization.note)
+    fields.skip(*_MTP)
     if any(fields.get(key, default=0) for key in _MTP):
         notes.append("multi-token-prediction layers are not counted")
     fields.refuse_unread(model_type)
     return Geometry(
         name, layers, vocab_size, hidden_size, table, head, dtype_bytes, quantization, max_position, tuple(notes)
     )
+
+
+def _per_layer_tables(fields: Fields) -> int:
+    """Return the parameters of Gemma's embedding tables per layer, 0 where there is none."""
+    fields.skip("vocab_size_per_layer_input")
+    if not fields.has("hidden_size_per_layer_input"):
+        return 0
+    width = fields.count("hidden_size_per_layer_input", at_least=0) * fields.count("num_hidden_layers")
+    return width * fields.count("vocab_size_per_layer_input") if width else 0

@@ -69,18 +69,19 @@ def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:
 
 def token_bytes(attention: Attention, tensor: int, element_bytes: int) -> int:
     """Return a layer's cache bytes per token on one rank: MLA replicated, GQA sharded down to one KV head."""
-    if attention.kind == "mla":
-        return attention.kv_elements * element_bytes
-    return attention.kv_elements // attention.kv_heads * ceil(attention.kv_heads / tensor) * element_bytes
+    entry = attention.sharded(tensor).entry_bytes(element_bytes) + attention.index_bytes
+    return ceil(entry / attention.tokens_per_entry)
 
 
-def layer_kv_bytes(layer: Layer, parallelism: Parallelism, tokens: int, element_bytes: int) -> int:
-    """Return the cache bytes of `tokens` in one layer on one rank, without padding."""
-    attention = layer.attention
-    if attention is None:
+def layer_kv_bytes(
+    layer: Layer, parallelism: Parallelism, tokens: int, element_bytes: int, *, read: bool = False
+) -> int:
+    """Return the unpadded cache bytes of `tokens` in one layer on one rank, or those that a decode step reads."""
+    if layer.attention is None:
         return 0
-    held = min(tokens, attention.window) if attention.window else ceil(tokens / parallelism.decode_context)
-    return held * token_bytes(attention, parallelism.tensor, element_bytes)
+    attention = layer.attention.sharded(parallelism.tensor)
+    held = tokens if attention.window else ceil(tokens / parallelism.decode_context)
+    return attention.read_bytes(held, element_bytes) if read else attention.cache_bytes(held, element_bytes)
 
 
 def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:

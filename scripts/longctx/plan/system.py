@@ -99,22 +99,28 @@ class System:
         attention_peak = peaks["fp8" if self.element_bytes == 1 and not geometry.is_mla else "bf16"]
         linear = (flops / peaks[products] for products, flops in geometry.linear_flops(tokens).items())
         seconds = geometry.attention_flops(tokens) / attention_peak + sum(linear)
+        seconds += geometry.index_flops(tokens) / peaks["fp8"]
         return seconds / (self.parallelism.tensor * self.parallelism.pipeline)
 
     def decode_bound_tok_s(self, context: int) -> float:
         """Return tokens/s of one sequence: HBM bandwidth over the bytes that one rank moves for a token.
 
-        Active weights are sharded by TP; the cache as `kv_bytes_per_rank` has it; states are read and written.
+        Active weights are sharded by TP; the cache as `kv_bytes_per_rank` has it, of sparse attention what is selected
+        and all index keys; states are read and written.
         Pipeline stages work one after the other, so PP does not shorten a token.
         """
         one_stage = replace(self, parallelism=replace(self.parallelism, pipeline=1, data=1))
-        moved = self.geometry.active_weight_bytes / self.parallelism.tensor + one_stage.kv_bytes_per_rank(context)
+        moved = self.geometry.active_weight_bytes / self.parallelism.tensor + one_stage.kv_bytes_per_rank(
+            context, read=True
+        )
         return self.gpus.hbm_bytes_per_s / (moved + 2 * one_stage.state_bytes_per_rank)
 
-    def kv_bytes_per_rank(self, tokens: int) -> int:
-        """Return the cache bytes of `tokens` on the fullest rank, without padding."""
+    def kv_bytes_per_rank(self, tokens: int, *, read: bool = False) -> int:
+        """Return the unpadded cache bytes of `tokens` on the fullest rank, or those that a decode step reads."""
         split, size = self.parallelism, self.element_bytes
-        return max(sum(memory.layer_kv_bytes(y, split, tokens, size) for y in stage) for stage in self.stages)
+        return max(
+            sum(memory.layer_kv_bytes(y, split, tokens, size, read=read) for y in stage) for stage in self.stages
+        )
 
     @property
     def state_bytes_per_rank(self) -> int:

@@ -1,38 +1,36 @@
 """Families of linear-attention and Mamba models, pure or mixed with softmax attention: a config's layers in order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from longctx.model.blocks import biases, dense, gqa, kda, mamba1, mamba2, mla, moe
+from longctx.model.blocks import biases, gdn, gqa, kda, mamba1, mamba2, mla, short_conv
+from longctx.model.feedforward import dense, expert_counts, expert_layers, moe, placed, sparse_layers
 from longctx.model.fields import Fields
 from longctx.model.layers import NOTHING, Block, Layer
 
 
-def deepseek_ffns(f: Fields, layers: int) -> list[Block]:
-    """Return DeepSeek's feed-forward blocks: plain in the first layers, then routed experts beside shared ones."""
-    experts = f.count("n_routed_experts", "num_experts")
-    inner, shared = f.count("moe_intermediate_size"), f.count("n_shared_experts", "num_shared_experts", at_least=0)
-    first, every = f.count("first_k_dense_replace", at_least=0), f.count("moe_layer_freq", default=1)
-    correction = experts if f.get("model_type") != "deepseek_v2" else 0  # e_score_correction_bias
-    used = f.count("num_experts_per_tok", "num_experts_per_token")
-    sparse = moe(f, experts, used, inner, shared=shared * inner, extra=correction)
-    plain = dense(f, f.count("intermediate_size")) if first or every > 1 else sparse
-    return [sparse if i >= first and i % every == 0 else plain for i in range(layers)]
-
-
 def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
-    n, linear = f.count("num_hidden_layers"), f.inner("linear_attn_config")
+    """Kimi Linear and the text model of Kimi K3, which adds latent experts, output gates and residual attention."""
+    n, linear, hidden = f.count("num_hidden_layers"), f.inner("linear_attn_config"), f.count("hidden_size")
     full, delta = set(linear.items("full_attn_layers", int)), set(linear.items("kda_layers", int))
     if full & delta or full | delta != set(range(1, n + 1)):
         raise linear.fail("full_attn_layers", "and kda_layers do not name each layer once", f"number them 1 to {n}")
-    mixers = {True: ("mla", mla(f)), False: ("kda", kda(f, dtype_bytes))}
-    norms = 2 * f.count("hidden_size")
-    return [Layer(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(deepseek_ffns(f, n))]
+    attention = mla(f, gate=f.flag("mla_use_output_gate", False))
+    mixers = {True: ("mla", attention), False: ("kda", kda(f, dtype_bytes))}
+    residual = f.get("attn_res_block_size", default=None) is not None  # two norms and two vectors more in each layer
+    latent = f.count("routed_expert_hidden_size", default=0, at_least=0)
+    ffns = expert_layers(f, n, latent=latent)
+    norms = (6 if residual else 2) * hidden
+    layers = [Layer(*mixers[i + 1 in full], ffn, norms) for i, ffn in enumerate(ffns)]
+    if residual:
+        layers[-1] = replace(layers[-1], norms=norms + 2 * hidden)
+    return layers
 
 
 # Sizes of layer kinds that a model may not have.
 _NEMOTRON_UNUSED = (
     "head_dim", "attention_head_dim", "n_routed_experts", "n_shared_experts", "moe_intermediate_size",
-    "moe_shared_expert_intermediate_size", "num_experts_per_tok",
+    "moe_shared_expert_intermediate_size", "num_experts_per_tok", "moe_latent_size",
 )  # fmt: skip
 _NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _SAME_KIND = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
@@ -75,7 +73,8 @@ def _nemotron_moe(f: Fields) -> Block:
     experts, shared = f.count("n_routed_experts"), f.count("n_shared_experts", at_least=0)
     width = f.count("moe_shared_expert_intermediate_size") if shared else 0
     used, inner = f.count("num_experts_per_tok"), f.count("moe_intermediate_size")
-    return moe(f, experts, used, inner, shared=width, extra=experts, matrices=2)
+    latent = f.count("moe_latent_size", default=0, at_least=0)
+    return moe(f, experts, used, inner, shared=width, extra=experts, matrices=2, latent=latent)
 
 
 def _jamba(f: Fields, dtype_bytes: int) -> list[Layer]:
@@ -140,7 +139,54 @@ def _mamba2(f: Fields, dtype_bytes: int) -> list[Layer]:
     return [Layer("mamba2", mixer, NOTHING, hidden)] * f.count("num_hidden_layers")
 
 
+# They repeat other fields, or say how the training began.
+_LFM2_SAME = (
+    "conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale", "block_norm_eps",
+    "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "num_heads",
+)  # fmt: skip
+
+
+def _lfm2(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """LFM2: attention or a short convolution, whose last inputs are its state; plain or routed feed-forward blocks."""
+    n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
+    if f.has("layer_types"):
+        kinds = f.strings("layer_types", n, "full_attention", "conv")
+        f.skip("full_attn_idxs")
+    else:
+        full = set(f.items("full_attn_idxs", int))
+        kinds = ["full_attention" if i in full else "conv" for i in range(n)]
+    mixers = {"full_attention": ("full", gqa(f, qk_norm="head")), "conv": ("conv", short_conv(f, dtype_bytes))}
+    f.skip(*_LFM2_SAME)
+    return [Layer(*mixers[kind], ffn, norms) for kind, ffn in zip(kinds, _lfm2_ffns(f, n), strict=True)]
+
+
+def _lfm2_ffns(f: Fields, layers: int) -> list[Block]:
+    if f.has("num_experts"):
+        experts, used = expert_counts(f)
+        extra = experts * f.flag("use_expert_bias", True)
+        return placed(f, moe(f, experts, used, f.count("moe_intermediate_size"), extra=extra), sparse_layers(f, layers))
+    width = f.count("block_ff_dim", "intermediate_size")
+    if f.flag("block_auto_adjust_ff_dim"):
+        factor, whole = f.get("block_ffn_dim_multiplier"), f.count("block_multiple_of")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            raise f.fail("block_ffn_dim_multiplier", f"is {factor!r}", "it must be a positive number")
+        width = -(-int(factor * int(2 * width / 3)) // whole) * whole
+    f.skip("block_ffn_dim_multiplier", "block_multiple_of")
+    return [dense(f, width)] * layers
+
+
+def _olmo_hybrid(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """OLMo hybrid: Gated DeltaNet or attention with norms as wide as all heads."""
+    n, norms = f.count("num_hidden_layers"), 2 * f.count("hidden_size")
+    kinds = f.strings("layer_types", n, "full_attention", "linear_attention")
+    attention = gqa(f, qk_norm="layer", mha=True, **biases(f))
+    mixers = {"full_attention": ("full", attention), "linear_attention": ("gdn", gdn(f, dtype_bytes))}
+    ffn = dense(f, f.count("intermediate_size"))
+    return [Layer(*mixers[kind], ffn, norms) for kind in kinds]
+
+
 HYBRIDS: dict[str, Callable[[Fields, int], list[Layer]]] = {
     "kimi_linear": _kimi_linear, "nemotron_h": _nemotron_h, "jamba": _jamba, "bamba": _bamba,
-    "granitemoehybrid": _granite, "falcon_h1": _falcon_h1, "mamba2": _mamba2,
+    "granitemoehybrid": _granite, "falcon_h1": _falcon_h1, "mamba2": _mamba2, "lfm2": _lfm2,
+    "lfm2_moe": _lfm2, "olmo_hybrid": _olmo_hybrid,
 }  # fmt: skip

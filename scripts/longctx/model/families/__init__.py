@@ -1,0 +1,1 @@
+"""Families of models: each turns the fields of a config.json into layers."""
