@@ -10,7 +10,7 @@ TWO = --numprocesses 2 --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := sweep
 
 sweep: setup
-	$(BIN)/snakemake --cores 1
+	$(BIN)/python -m snakemake --cores 1
 
 check: lint
 	$(PYTEST) tests/unit -m "not process" $(TWO)
@@ -59,7 +59,7 @@ lint: .venv/dev.done
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/snakemake --lint
+	$(BIN)/python -m snakemake --lint
 
 # On demand: prints ratios, asserts nothing.
 bench: setup .venv/dev.done

@@ -41,4 +41,4 @@ onsuccess:
 
 
 onerror:
-    shell(PARTIAL_REPORT)
+    shell("{PARTIAL_REPORT}")

@@ -1,5 +1,6 @@
 """Errors that a user can correct: one sentence each, saying what, where, and the remedy."""
 
+import io
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -40,8 +41,17 @@ class DataError(LongctxError):
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command-line program and exit with its code, or with one sentence where the error is the user's."""
+    """Run a command-line program and exit with its code, or with one sentence where the error is the user's.
+
+    What the locale's encoding cannot show is shown as escapes.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(main())
     except (LongctxError, OSError) as error:
         sys.exit(f"error: {printable(str(error), keep=chr(10))}")
+    except KeyboardInterrupt:
+        print("stopped; the same command does this step again", file=sys.stderr)
+        sys.exit(130)

@@ -1,7 +1,9 @@
 """Numbers for people."""
 
+import re
+
 import pytest
-from longctx import units
+from longctx import lengths, units
 
 MI, GIB = 2**20, 2**30
 
@@ -57,3 +59,10 @@ def test_cells_of_a_column_with_its_unit_in_the_header() -> None:
     ]
     assert [units.in_tok_s(rate) for rate in (None, 1234.4, 99.94)] == ["-", "1,234", "99.9"]
     assert [units.human_parameters(count) for count in (49_120_000_000, 1_300_000)] == ["49.12 billion", "1.3 million"]
+
+
+@pytest.mark.parametrize("tokens", [1, 999, 1024, 65536, 3 << 20, 1 << 30, 1536 << 20, 3 << 40])
+def test_every_name_of_a_length_matches_the_pattern_of_names(tokens: int) -> None:
+    name = lengths.format_length(tokens)
+    assert re.fullmatch(lengths.NAME_PATTERN, name)
+    assert lengths.parse_length(name) == tokens

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 from longctx.campaign import campaign as campaigns
 from longctx.campaign.point import RUN_PATTERN, parse_point
 from longctx.errors import LongctxError
-from longctx.lengths import format_length, parse_length
-from longctx.plan.campaign_plan import plan_path, save_plan
+from longctx.lengths import NAME_PATTERN, format_length, parse_length
+from longctx.plan.campaign_plan import plan_path, planned, save_plan
 from longctx.plan.plan_table import PlanTable
 from longctx.processes import job_owner
 from longctx.progress import console_log
@@ -21,15 +21,22 @@ from longctx.run.node_request import NodeRequest
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
+for path in (workflow.basedir, sys.executable):
+    if "{" in str(path) or "}" in str(path):
+        raise WorkflowError(
+            f"{path}: Snakemake takes braces in a path for wildcards; move the folder"
+        )
+# A dry run writes nothing into the results.
+DRY_RUN = workflow.output_settings.dryrun
 try:
     CAMPAIGN = campaigns.from_dict(config)
-    CONFIG_FILE = CAMPAIGN.save()
     if workflow.is_main_process:
-        startup.enter_folder(Path(".snakemake"))
-        if not workflow.output_settings.dryrun:
-            startup.repair_files(CAMPAIGN)
         console_log.tolerate_broken_pipes("snakemake.logging")
-        save_plan(CAMPAIGN)
+        if not DRY_RUN:
+            CAMPAIGN.save()
+            startup.enter_folder(Path(".snakemake"))
+            startup.repair_files(CAMPAIGN)
+            save_plan(CAMPAIGN)
     elif workflow.remote_exec:
         job_owner.own_jobs()
 except (LongctxError, OSError) as error:
@@ -37,8 +44,10 @@ except (LongctxError, OSError) as error:
 
 # The plan that the main process saved; not there where the model cannot be planned. An input of no rule: a plain one
 # would measure everything again with each new length, and an ancient one hides jobs (see `stream_for`).
-PLAN_FILE = plan_path(CAMPAIGN)
-NODE = NodeRequest(CAMPAIGN, PlanTable.read(PLAN_FILE))
+CONFIG_FILE, PLAN_FILE = CAMPAIGN.config_file, plan_path(CAMPAIGN)
+NODE = NodeRequest(
+    CAMPAIGN, planned(CAMPAIGN) if DRY_RUN else PlanTable.read(PLAN_FILE)
+)
 R = CAMPAIGN.results
 # All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1
@@ -48,6 +57,8 @@ if workflow.remote_exec:
 with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 shell.prefix(
     "set -euo pipefail;"
+    # Jobs read and write UTF-8 in every locale, libraries included.
+    " export PYTHONUTF8=1;"
     f" PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
     f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))};"
     f" CONFIG_FILE={shlex.quote(str(CONFIG_FILE))};"
@@ -90,7 +101,7 @@ localrules:
 
 wildcard_constraints:
     length="|".join(format_length(n) for n in CAMPAIGN.all_lengths()),
-    tokens="[1-9][0-9]*(Ki|Mi)?",
+    tokens=NAME_PATTERN,
     run=RUN_PATTERN,
     pass_index="[1-9][0-9]*",
 
@@ -130,7 +141,7 @@ def before_run(wildcards):
     Snakemake asks for inputs while it builds the DAG. So a run that may make something is refused here beside a live
     one, while report_now alone and dry runs are not.
     """
-    if workflow.is_main_process and not workflow.output_settings.dryrun:
+    if workflow.is_main_process and not DRY_RUN:
         begin_run()
     return []
 

@@ -177,12 +177,16 @@ class Campaign:
         """The metadata of its Parquets: the campaign's name, and the hash of the configuration that made the file."""
         return {"campaign": self.name, "config_hash": stable_hash(self.config.plain())}
 
+    @property
+    def config_file(self) -> Path:
+        """Where `save` writes: a file named by its content, so that no running job sees another's."""
+        return self.results / ".config" / f"{self.labels['config_hash']}.json"
+
     def save(self) -> Path:
-        """Write the configuration to a file named by its content, so that no running job sees another's."""
-        path = self.results / ".config" / f"{self.labels['config_hash']}.json"
-        if not path.exists():
-            write_atomic(path, orjson.dumps(self.config.plain(), option=orjson.OPT_INDENT_2))
-        return path
+        """Write the configuration to `config_file`."""
+        if not self.config_file.exists():
+            write_atomic(self.config_file, orjson.dumps(self.config.plain(), option=orjson.OPT_INDENT_2))
+        return self.config_file
 
 
 def from_dict(config: Mapping[str, Any]) -> Campaign:
@@ -196,7 +200,7 @@ def from_dict(config: Mapping[str, Any]) -> Campaign:
 def load(path: Path | str) -> Campaign:
     """Return the campaign of a file that `Campaign.save` wrote, or of a YAML file; ConfigError as `from_dict`."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
         config = orjson.loads(text) if Path(path).suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not a readable configuration ({error})") from error

@@ -81,6 +81,14 @@ def save_plan(campaign: Campaign) -> Path | None:
     return path
 
 
+def planned(campaign: Campaign) -> PlanTable:
+    """Return the plan's rows without writing them, the empty table where it cannot be made."""
+    try:
+        return PlanTable(plan_campaign(campaign).rows)
+    except (GeometryError, ConfigError):
+        return PlanTable.empty()
+
+
 def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
     """Return the plan with forecasts from the campaign's own summary, `plan` itself where that measured no TTFT."""
     try:

@@ -26,7 +26,7 @@ def end_leftovers(run_dir: Path) -> list[str]:
     sentences = []
     for path in sorted(run_dir.glob("server-*.json")):
         try:
-            record = json.loads(path.read_text())
+            record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # just removed by its reaper, or torn by a full disk: nothing provable in it
         if not writer_gone(record | {"pid": record["owner"], "start": record["owner_start"]}):
@@ -57,7 +57,7 @@ def end_unreaped(path: Path, record: Mapping[str, Any]) -> list[int]:
     """End a server whose reaper may be gone, and remove what it leaves; return the processes that resist SIGKILL."""
     stop_commands = record["stop_commands"] if path.exists() else []
     with contextlib.suppress(OSError, ValueError):
-        record = json.loads(path.read_text())  # with what its reaper added
+        record = json.loads(path.read_text(encoding="utf-8"))  # with what its reaper added
     memory = reaper.shared_memory(_running(record)) | record.get("shared_memory", {})
     if record["pid"]:
         reaper.send(record["pid"], record["start"], signal.SIGTERM)

@@ -14,7 +14,7 @@ MARKER = "LONGCTX_OWNER"
 
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def this_process() -> dict[str, Any]:

@@ -106,7 +106,7 @@ def amend_record(path: str, **fields: Any) -> None:
     """Set fields of the ownership record, if there still is one."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with contextlib.suppress(OSError, ValueError):
-        with open(path) as file, open(temporary, "w") as amended:
+        with open(path, encoding="utf-8") as file, open(temporary, "w", encoding="utf-8") as amended:
             json.dump(json.load(file) | fields, amended)
         os.replace(temporary, path)
 

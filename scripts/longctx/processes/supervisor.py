@@ -116,7 +116,7 @@ def _write_record(path: Path, launch: Launch, ownership: Ownership, port: int) -
     record |= {"stop_commands": launch.stop_commands, "sockets": launch.sockets}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record))
+        path.write_text(json.dumps(record), encoding="utf-8")
         if launch.sockets:
             os.mkdir(launch.sockets, 0o700)
     except OSError as error:

@@ -36,7 +36,7 @@ class BrokenPipeTolerantStream:
             if error.errno not in (errno.EPIPE, errno.EIO):
                 return
             # To nowhere from now on, with what shares the file: also for programs started from here, and at exit.
-            with suppress(OSError), open(os.devnull, "w") as nowhere:
+            with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:
                 gone = self._stream.fileno()
                 for handle in [handle for handle in {1, 2, gone} if os.path.sameopenfile(handle, gone)]:
                     os.dup2(nowhere.fileno(), handle)

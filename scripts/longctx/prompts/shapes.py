@@ -11,7 +11,7 @@ from longctx.resources import shape_folder
 def render(path: Path, values: dict[str, str]) -> str:
     """Return a text with its placeholders filled; PromptError names the file and the unknown placeholder."""
     try:
-        fields = list(Formatter().parse(path.read_text()))
+        fields = list(Formatter().parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise PromptError(f"{path}: not a readable prompt text ({error}); write {{{{ for a brace") from error
     text = ""

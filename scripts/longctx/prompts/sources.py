@@ -69,10 +69,14 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The files in stream order; `sha256` covers their names and contents."""
+    """The files in stream order; `sha256` covers their names and contents.
+
+    left_out: files whose names are not UTF-8, made printable: no prompt can name them.
+    """
 
     files: tuple[SourceFile, ...]
     sha256: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def repositories(self) -> list[str]:
@@ -130,6 +134,13 @@ def _read_bytes(path: Path) -> bytes | None:
         return None
 
 
+def _is_utf8(name: bytes) -> bool:
+    try:
+        return bool(name.decode())
+    except UnicodeDecodeError:
+        return False
+
+
 def read_text(path: Path) -> str | None:
     """Return a file's text with '\\n' line ends; None: not UTF-8, binary, empty, too big, generated, or minified."""
     try:
@@ -147,16 +158,22 @@ def read_text(path: Path) -> str | None:
 def scan(spec: CorpusSpec) -> Corpus:
     """Choose and order the files of a corpus by their names; PromptError where none of them has text."""
     files: list[SourceFile] = []
+    left_out: list[str] = []
     digest = hashlib.sha256()
     for repository, root in _repositories(spec):
         for name in sorted(_candidates(root), key=lambda path: (signal_rank(path), len(path.parts), str(path))):
-            if (data := _read_bytes(root / name)) is not None:
-                files.append(SourceFile(repository, str(name), root / name))
-                digest.update(f"{repository}\n{name}\n{len(data)}\n".encode())
+            # By its bytes: the same name in every locale.
+            label = os.fsencode(f"{repository}/{name}")
+            if not _is_utf8(label):
+                left_out.append(label.decode(errors="backslashreplace"))
+            elif (data := _read_bytes(root / name)) is not None:
+                shown_repository, _, shown_name = label.decode().partition("/")
+                files.append(SourceFile(shown_repository, shown_name, root / name))
+                digest.update(f"{shown_repository}\n{shown_name}\n{len(data)}\n".encode())
                 digest.update(data)
     if not any(read_text(file.path) for file in files):
         raise PromptError(f"corpus: no source files with text in {spec.path}; it takes files like .py, .md, .c, .toml")
-    return Corpus(tuple(files), digest.hexdigest())
+    return Corpus(tuple(files), digest.hexdigest(), tuple(left_out))
 
 
 def split_text(text: str) -> Iterator[str]:
@@ -180,7 +197,7 @@ def repository_texts(corpus: Corpus, repository: str, cycle: int) -> Iterator[st
 def read_manifest(path: Path | str) -> list[dict[str, str]]:
     """Return the repositories of a manifest: name, url, ref (a tag) each; PromptError names the problem."""
     try:
-        entries = yaml.safe_load(Path(path).read_text())["repositories"]
+        entries = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["repositories"]
         wanted = [{key: str(entry[key]) for key in ("name", "url", "ref")} for entry in entries]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise PromptError(f"{path}: not a manifest of repositories with name, url and ref ({error})") from error
@@ -203,7 +220,7 @@ def fetch(manifest: Path | str, folder: Path | str, progress: Callable[[str], No
         command = [*clone, entry["ref"], "--", entry["url"], str(part)]
         shutil.rmtree(part, ignore_errors=True)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["git failed"])[-1]
             raise PromptError(f"corpus: {entry['name']} at {entry['ref']} cannot be cloned: {last}")

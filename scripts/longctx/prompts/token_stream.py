@@ -1,6 +1,8 @@
 """The token stream: the corpus tokenized once, which all lengths share."""
 
 import itertools
+import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from longctx.prompts.sources import STDLIB, Corpus, CorpusSpec, repository_texts
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage.token_file import Ids, TokenFileWriter
 
+_log = logging.getLogger(__name__)
 Progress = Callable[[int], None] | None  # is called with the number of tokens done
 
 
@@ -29,6 +32,9 @@ def build_stream(
     list of [cycle, repository, first token]. Memory is one batch and one row group at any n_tokens.
     """
     corpus = scan(source)
+    if corpus.left_out:
+        names = ", ".join(corpus.left_out[:5]) + (", …" if len(corpus.left_out) > 5 else "")
+        _log.warning("corpus: %d files left out, since their names are not UTF-8: %s", len(corpus.left_out), names)
     sections: list[tuple[int, str, int]] = []
     with TokenFileWriter(out_path) as out:
         for cycle, repository, ids in _encoded(corpus, tokenizer):
@@ -39,7 +45,9 @@ def build_stream(
                 progress(out.tokens)
             if out.tokens == n_tokens:
                 break
-        name = STDLIB if source.path == STDLIB else Path(source.path).resolve().name
+        name = (
+            STDLIB if source.path == STDLIB else os.fsencode(Path(source.path).resolve().name).decode(errors="replace")
+        )
         out.metadata |= {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
         out.metadata |= {"vocab_size": str(tokenizer.vocab_size), "corpus": name, "corpus_hash": corpus.sha256}
         out.metadata["sections"] = orjson.dumps(sections).decode()

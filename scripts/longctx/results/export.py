@@ -68,7 +68,8 @@ def export(campaign: Campaign, out: Path, *, figures: bool = True) -> None:
     for name, schema in SOURCED.items():
         known = [{column: row[column] for column in schema.names} for row in read[name]]
         parquet.write_rows(out / f"{name}.parquet", schema, known, campaign.labels)
-    (out / "recipe.yaml").write_text(yaml.safe_dump(campaign.config.plain(), sort_keys=False))
+    recipe = yaml.safe_dump(campaign.config.plain(), sort_keys=False)
+    (out / "recipe.yaml").write_text(recipe, encoding="utf-8")
     for name in COPIED:
         shutil.copyfile(campaign.results / name, out / name)
     for name in COPIED_IF_THERE:

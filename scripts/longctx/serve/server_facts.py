@@ -184,7 +184,9 @@ def collect(
 def package_versions(probe: list[str]) -> dict[str, Any]:
     """Return the versions of torch and AITER installed beside the server, asked without importing them."""
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run([*probe, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [*probe, "-c", VERSIONS], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
+        )
         return dict(json.loads(done.stdout))
     return {}
 

@@ -22,7 +22,7 @@ class Log:
         line = f"# longctx starts: {shlex.join(self.masked_words(command))}\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a") as file:
+            with open(self.path, "a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -79,5 +79,5 @@ def hold_for_life(path: Path, *, shared: bool = False) -> LockFile | None:
 
 def lock_holder(path: Path) -> tuple[str, str]:
     """Return (host, pid) of who held a lock file last."""
-    words = path.read_text().split() if path.exists() else []
+    words = path.read_text(encoding="utf-8").split() if path.exists() else []
     return (words[0], words[1]) if len(words) == 2 else ("unknown", "unknown")

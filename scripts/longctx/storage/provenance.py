@@ -19,7 +19,9 @@ def git_revision() -> str:
         return copied_from
     command, here = ["git", "describe", "--always", "--abbrev=40", "--dirty=+dirty"], Path(__file__).parent
     try:
-        return subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True, timeout=20).strip()
+        return subprocess.check_output(
+            command, cwd=here, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace", timeout=20
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -1,6 +1,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -63,6 +64,51 @@ def test_signal_order():
 
 def test_a_tree_with_files_of_its_own_is_one_repository(folder):
     assert sources.scan(CorpusSpec(str(folder / "alpha"))).repositories == ["alpha"]
+
+
+def test_a_file_whose_name_is_not_utf8_is_left_out_and_said(folder, tmp_path, caplog):
+    (folder / "beta" / os.fsdecode(b"bad\xff.py")).write_text("x = 1\n")
+    (folder / "beta" / "gr\u00fcn.py").write_text("y = 2\n")
+    spec = CorpusSpec(str(folder))
+    token_stream.build_stream(spec, tinytokenizers.load("fast"), 500, tmp_path / "s.parquet")
+    assert "corpus: 1 files left out, since their names are not UTF-8: beta/bad\\xff.py" in caplog.text
+    text = stream_text(folder)
+    assert "[FILE beta/gr\u00fcn.py]\ny = 2" in text
+    assert "x = 1" not in text
+
+
+IN_ANY_LOCALE = """
+import sys
+from pathlib import Path
+from longctx.campaign import campaign
+from longctx.prompts import shapes, sources
+folder = Path(sys.argv[1])
+corpus = sources.scan(sources.CorpusSpec.load(str(folder / "corpus"), folder / "manifest.yaml"))
+texts = [text for name in corpus.repositories for text in sources.repository_texts(corpus, name, 1)]
+texts += shapes.shape_texts(str(folder / "shape"), 1024, corpus.repositories)
+texts += [campaign.load(folder / "campaign.yaml").config.serve.env["GREETING"]]
+print(corpus.sha256, ascii(texts))
+"""
+
+
+@pytest.mark.process
+def test_every_text_file_is_utf8_in_every_locale(folder, tmp_path):
+    (folder / "beta" / "gr\u00fcn.py").write_text("y = '\u00e9'\n", encoding="utf-8")
+    entry = "{name: beta, url: 'https://example.org/\u00e9', ref: v1}"
+    (tmp_path / "manifest.yaml").write_text(f"# \u00e9\nrepositories: [{entry}]\n", encoding="utf-8")
+    (tmp_path / "shape").mkdir()
+    for name in ("system.txt", "task.txt"):
+        (tmp_path / "shape" / name).write_text("R\u00e9sum\u00e9 of {tokens} tokens", encoding="utf-8")
+    config = "lengths: [1Ki]\nmodel: {source: synthetic, weights: dummy}\nserve: {env: {GREETING: all\u00f4}}\n"
+    (tmp_path / "campaign.yaml").write_text(config, encoding="utf-8")
+    answers = []
+    for options, locale in ((["-X", "utf8=1"], {}), (["-X", "utf8=0"], {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"})):
+        command = [sys.executable, *options, "-c", IN_ANY_LOCALE, str(tmp_path)]
+        done = subprocess.run(command, env=os.environ | locale, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        answers.append(done.stdout)
+    assert answers[0] == answers[1]
+    assert "[FILE beta/gr\\xfcn.py]" in answers[0]
 
 
 def test_named_repositories_keep_their_order(folder):

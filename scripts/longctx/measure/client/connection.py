@@ -22,7 +22,7 @@ ENGINE_DEATH_GRACE_S = 30.0
 def run_delay_s() -> float | None:
     """Return how long this thread has waited for a processor so far, in s; None where the kernel does not say."""
     try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
 

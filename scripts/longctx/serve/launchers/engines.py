@@ -116,7 +116,9 @@ def explain(lines: Sequence[str]) -> str | None:
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a short engine command and return its result, whatever its exit code."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_INSPECT_TIMEOUT_S, check=False)
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_INSPECT_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise start_error(f"`{' '.join(command[:3])}` did not answer within {_INSPECT_TIMEOUT_S:.0f} s") from error
 

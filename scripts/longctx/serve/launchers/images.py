@@ -43,7 +43,7 @@ def ensure(engine: str | None, name: str, containerfile: Path | None, build_args
 def build_hash(containerfile: Path, build_args: Mapping[str, str]) -> str:
     """Return the identity of a build: the Containerfile, the files beside it that it names, and the build arguments."""
     try:
-        text = containerfile.read_text()
+        text = containerfile.read_text(encoding="utf-8")
     except OSError as error:
         raise LongctxError(f"container.containerfile: {containerfile}: {error.strerror}") from error
     beside = (path for path in containerfile.parent.iterdir() if path.is_file() and path.name in text)
@@ -91,8 +91,10 @@ def _build(engine: str, name: str, containerfile: Path, build_args: Mapping[str,
 def pip_configuration(engine: str) -> Iterator[list[str]]:
     """Yield the flags that lend this host's pip configuration to a build without leaving it in the image."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    settings = pip_settings(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+    settings = pip_settings(
+        subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False).stdout
+    )
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".conf") as file:
         file.write("\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items()), ""]))
         file.flush()
         # docker mounts no folder of the host into a build

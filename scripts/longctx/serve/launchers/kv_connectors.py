@@ -29,7 +29,9 @@ def lacking(python: str, kv_transfer: Mapping[str, Any]) -> str | None:
     if registered := BASES.get(connector) if is_ours else connector:
         needed.append((REGISTRY, f'"{registered}"'))
     try:
-        done = subprocess.run([python, "-c", FIND], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [python, "-c", FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
+        )
         folders, version = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None  # the server's start will say more
@@ -55,4 +57,4 @@ def no_room(kv_transfer: Mapping[str, Any] | None) -> str | None:
 
 
 def _names(path: Path, word: str) -> bool:
-    return path.is_file() and word in path.read_text(errors="replace")
+    return path.is_file() and word in path.read_text(encoding="utf-8", errors="replace")

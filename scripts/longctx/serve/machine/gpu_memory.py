@@ -44,7 +44,7 @@ def wait_until_free(run_dir: Path, report: Callable[[str], None], limit_s: float
     """
     path = run_dir / LEVEL_FILE
     try:
-        level = json.loads(path.read_text())
+        level = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     if level.get("boot") == boot_id() and (high := _wait(level["used"], limit_s, report)):

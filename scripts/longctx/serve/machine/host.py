@@ -51,7 +51,7 @@ def environment_json(env: Mapping[str, str]) -> str:
 
 def cpu_name(cpuinfo: str | None = None) -> str | None:
     """Return the CPU's model name out of /proc/cpuinfo."""
-    text = Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if cpuinfo is None else cpuinfo
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or None
 
@@ -69,6 +69,6 @@ def cuda_or_rocm() -> str | None:
     if cuda := nvidia.cuda_version():
         return cuda
     try:
-        return f"ROCm {ROCM_VERSION.read_text().strip()}"
+        return f"ROCm {ROCM_VERSION.read_text(encoding='utf-8').strip()}"
     except OSError:
         return None
