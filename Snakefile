@@ -41,4 +41,5 @@ onsuccess:
 
 
 onerror:
-    shell("{PARTIAL_REPORT}")
+    if not job_owner.asked_to_end():
+        shell("{PARTIAL_REPORT}")

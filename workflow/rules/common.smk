@@ -39,6 +39,8 @@ try:
             save_plan(CAMPAIGN)
     elif workflow.remote_exec:
         job_owner.own_jobs()
+    if workflow.is_main_process or workflow.remote_exec:
+        job_owner.pass_on_signals()
 except (LongctxError, OSError) as error:
     raise WorkflowError(str(error)) from None
 
