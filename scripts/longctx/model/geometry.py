@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from longctx.errors import ConfigError
-from longctx.model.layers import Layer, StoredWeights
+from longctx.model.layers import Layer, Matrix, StoredWeights
 from longctx.model.quantization import Quantization
 
 KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -73,7 +73,8 @@ class Geometry:
     @property
     def head_bytes(self) -> float:
         """Return the bytes of the output matrix, 0 where it is the input table."""
-        return self.head_parameters * self.quantization.head_bytes
+        matrix = Matrix("lm_head", self.vocab_size, self.hidden_size)
+        return self.quantization.scheme(None, matrix).size_bytes(matrix) if self.head_parameters else 0.0
 
     def stored(self, layer: Layer) -> StoredWeights:
         """Return how one such layer's weights are kept."""

@@ -19,7 +19,6 @@ from longctx.model.schemes import Scheme
 _BEFORE = re.compile(r"^(?:model\.|language_model\.|backbone\.|text_model\.)+")
 _PREFIXES = ("model.", "", "language_model.model.", "model.language_model.", "backbone.")
 _LAYER = re.compile(r"layers\.(\d+)(?=[.*]|$)")
-_HEAD = Matrix("lm_head", 1, 1)
 # Modules that vLLM fuses, or that other files call so: a list may name either.
 _FUSED = {
     "q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj",
@@ -91,11 +90,6 @@ class Quantization:
         names = self._names(matrix.name)
         found = next((scheme for patterns, scheme in self.rules if patterns.match(index, names)), None)
         return found or Scheme(8 * self.dtype_bytes)
-
-    @property
-    def head_bytes(self) -> float:
-        """Return the bytes per parameter of the output matrix."""
-        return self.scheme(None, _HEAD).bits / 8
 
     def stored(self, index: int, layer: Layer) -> StoredWeights:
         """Return the bytes of a layer by its place in the model, from 0."""
