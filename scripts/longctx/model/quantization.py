@@ -25,7 +25,7 @@ _FUSED = {
     "up_proj": "gate_up_proj", "in_proj_qkv": "in_proj_qkvz", "in_proj_z": "in_proj_qkvz", "in_proj_b": "in_proj_ba",
     "in_proj_a": "in_proj_ba",
 }  # fmt: skip
-_EXPERT_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+_SHORT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 # What a family's checkpoints call a module; the first that fits counts.
 _MODULES: dict[str, tuple[tuple[str, str], ...]] = {
     "minimax_m2": (("mlp", "block_sparse_moe"),),
@@ -36,8 +36,14 @@ _MODULES: dict[str, tuple[tuple[str, str], ...]] = {
     "nemotron_h": (("self_attn", "mixer"), ("mamba", "mixer"), ("mlp", "mixer")),
     "mamba2": (("mamba", "mixer"),),
     "deepseek_v4": (("mlp", "ffn"),),
-    **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe_text"), (("mlp.shared_experts", "mlp.shared_expert"),)),
-}
+    "qwen2_moe": (("mlp.shared_experts", "mlp.shared_expert"),),
+    "qwen3_5_text": (("self_attn.g_proj", "self_attn.q_proj"),),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), (
+        ("mlp.shared_experts", "mlp.shared_expert"), ("self_attn.g_proj", "self_attn.q_proj"))),
+    "gemma4_text": (("mlp.experts", "experts"),),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "jamba", "falcon_h1"), (("mlp", "feed_forward"),)),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl_text"), (("mlp", "block_sparse_moe"),)),
+}  # fmt: skip
 
 
 class Patterns:
@@ -114,17 +120,18 @@ class Quantization:
         return StoredWeights(*sizes, multiplied["fp8"], multiplied["fp4"])
 
     def _names(self, name: str) -> list[str]:
-        """Return what checkpoints call the matrix `name`: in this family, fused, and as an expert."""
+        """Return what checkpoints call the matrix `name`: in this family, fused with others, and by a short name."""
         for usual, own in _MODULES.get(self.model_type, ()):
             if name.startswith(usual):
                 name = own + name.removeprefix(usual)
                 break
         parent, _, module = name.rpartition(".")
-        others = [_FUSED.get(module), _EXPERT_NAMES.get(module) if ".experts." in name else None]
-        return [name, *(f"{parent}.{other}" for other in others if other)]
+        return [name, *(f"{parent}.{names[module]}" for names in (_FUSED, _SHORT) if module in names)]
 
 
-_IGNORED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
+_IGNORED = {  # the others: modules_to_not_convert or ignored_layers
+    "modelopt": ("ignore", "exclude_modules"), "compressed-tensors": ("ignore",), "quark": ("exclude",),
+}  # fmt: skip
 _METHODS = "fp8, fbgemm_fp8, mxfp4, mxfp8, awq, gptq, compressed-tensors, modelopt, quark"
 
 
@@ -137,13 +144,16 @@ def read_quantization(fields: Fields, model_type: str, dtype_bytes: int) -> Quan
     found = fields.inner(name)
     if found.has("quantization"):  # as hf_quant_config.json nests it
         found = Fields({**found.values, **found.inner("quantization").values}, found.name, found.where)
-    ignored = Patterns(pattern for key in _IGNORED for pattern in found.items(key, str, []))
     method = _method(found)
+    exceptions = _IGNORED.get(method, ("modules_to_not_convert", "ignored_layers"))
+    ignored = Patterns(pattern for key in exceptions for pattern in found.items(key, str, []))
     rules: list[tuple[Patterns, Scheme | None]] = [(ignored, None)]
     if method == "quark":
         rules += _quark_rules(found)
     elif method in ("compressed-tensors", "modelopt"):
-        rules = _mixed_rules(found) or rules + _group_rules(found, head=_may_quantise_head(found, method))
+        rules = _mixed_rules(found) or rules + _group_rules(
+            found, head=method == "modelopt" and any(map(found.has, exceptions))
+        )
     elif method == "mxfp4":  # gpt-oss: its experts only
         rules.append((Patterns(["*.experts.*"]), schemes.MXFP4))
     else:
@@ -151,16 +161,11 @@ def read_quantization(fields: Fields, model_type: str, dtype_bytes: int) -> Quan
             rules.insert(0, (Patterns(["*.experts.*"]), routed))
         rules.append((Patterns(everything=True), _uniform(found, method)))
     block = max((max(scheme.block) for _, scheme in rules if scheme and min(scheme.block) > 1), default=0)
-    complete = method != "modelopt" or len(rules) != 2 or any(found.has(key) for key in _IGNORED)
+    complete = method != "modelopt" or len(rules) != 2 or any(map(found.has, exceptions))
     note = (
         "" if complete else "the quantization names no module that it leaves out: all but the tables count as quantised"
     )
     return Quantization(model_type, dtype_bytes, tuple(rules), _kv_auto(found, method), block, note)
-
-
-def _may_quantise_head(found: Fields, method: str) -> bool:
-    """Return whether a rule for everything means the output matrix too: ModelOpt's, if it lists exceptions."""
-    return method == "modelopt" and any(found.has(key) for key in _IGNORED)
 
 
 def _method(found: Fields) -> str:
@@ -207,7 +212,10 @@ def _mixed_rules(found: Fields) -> list[tuple[Patterns, Scheme | None]]:
 
 
 def _group_rules(found: Fields, *, head: bool) -> list[tuple[Patterns, Scheme | None]]:
-    """Return the rules of `quant_algo`, else of `config_groups`: names first, then classes ('Linear')."""
+    """Return the rules of `quant_algo`, else of `config_groups`: names first, then classes ('Linear').
+
+    `head`: a rule for everything means the output matrix too, which only ModelOpt's does.
+    """
     algorithm, group = found.get("quant_algo", default=None), found.count("group_size", default=16)
     groups = found.inner("config_groups") if found.has("config_groups") or not algorithm else Fields({}, found.name)
     if algorithm:

@@ -49,8 +49,8 @@ def test_bytes_and_cache_are_those_that_vllm_allocates(name: str, tmp_path: Path
         model = read_geometry(folder(tmp_path, found["config"], found["beside"]))
     except GeometryError as error:
         pytest.skip(f"a family that the planner does not know: {error}")
-    # vLLM keeps some routers in FP32, and quantises a router that a file does not leave out: less than 0.1 %.
-    assert model.weight_bytes == pytest.approx(COUNTED[name]["bytes"], rel=1e-3)
+    # vLLM keeps some routers in FP32, and quantises a router that a file does not leave out: less than 0.2 %.
+    assert model.weight_bytes == pytest.approx(COUNTED[name]["bytes"], rel=2e-3)
     assert model.kv_dtype_bytes("auto") == {"auto": 2, "fp8_e4m3": 1}[COUNTED[name]["kv_cache_dtype"]]
 
 
@@ -87,6 +87,18 @@ def test_an_nvfp4_checkpoint_is_counted_by_its_own_file(tmp_path: Path) -> None:
     assert model.weight_bytes == pytest.approx(quantised * (0.5 + 1 / 16) + 2 * plain, rel=1e-5)
     assert model.weight_bytes / 2**30 == pytest.approx(360, abs=1)
     assert model.kv_dtype_bytes("auto") == 1
+
+
+def test_the_attention_beside_nvfp4_experts_of_deepseek_v4_stays_in_fp8() -> None:
+    config = json.loads((RELEASED / "nvidia--DeepSeek-V4-Flash-NVFP4" / "config.json").read_text())
+    plain = {key: value for key, value in config.items() if key not in ("quantization_config", "expert_dtype")}
+    model, whole = build_geometry(config), build_geometry(plain)
+    experts = sum(layer.count * layer.ffn.experts for layer in whole.layers)
+    blocks = sum(layer.count * m.parameters for layer in whole.layers for m in layer.mixer.matrices)
+    shared = sum(layer.count * m.parameters for layer in whole.layers for m in layer.ffn.matrices) - experts
+    eight_bit = (blocks + shared) * (1 + 4 / 128**2)
+    rest = 2 * (whole.parameters_total - experts - blocks - shared)
+    assert model.weight_bytes == pytest.approx(experts * 0.5625 + eight_bit + rest, rel=1e-4)
 
 
 def test_config_json_comes_first_as_in_vllm(tmp_path: Path) -> None:
