@@ -72,6 +72,8 @@ def _notes(row: Row) -> list[str]:
     texts = _faults(row) if tried else ["not measured"]
     if len(row.get("hosts") or ()) > 1:
         texts.append(f"± over {len(row['hosts'])} nodes, see Node to node")
+    if row.get("n_late"):
+        texts.append(f"TTFT of n = {row['ttft_s_n']}: {row['n_late']} late, in no mean")
     if row.get("n_outliers"):
         texts.append(f"{row['n_outliers']} outlier{'s' if row['n_outliers'] > 1 else ''} kept")
     return texts

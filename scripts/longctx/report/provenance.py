@@ -23,6 +23,7 @@ def hosts(results: CampaignResults) -> Table:
         *POINT,
         ("Node", itemgetter("host")),
         ("n", lambda row: count(row["n"])),
+        ("TTFT n", lambda row: count(row["ttft_s_n"])),
         ("TTFT s", lambda row: spread(row, "ttft_s", 3)),
         ("Decode tok/s", lambda row: spread(row, "decode_tok_s", 1)),
     )

@@ -33,9 +33,10 @@ class Price:
 def cold_row(hot: Mapping[str, Any], prefill: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the cold side of a summary row of hot queries: the row of cold prompts of its length; where none was
     measured, the prefill that made the prefix resident, with the hot queries' decode."""
-    if prefill is not None and prefill["ttft_s_mean"] is not None:
+    resident = {**hot, "ttft_s_mean": hot.get("prefix_ttft_s_mean"), "prefill_s_mean": None}
+    if prefill is not None and (prefill["ttft_s_mean"] is not None or resident["ttft_s_mean"] is None):
         return prefill
-    return {**hot, "ttft_s_mean": hot.get("prefix_ttft_s_mean")}
+    return resident
 
 
 def query_s(row: Mapping[str, Any]) -> float | None:

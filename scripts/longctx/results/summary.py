@@ -2,7 +2,8 @@
 
 Which rows count: the roles that the mode's campaign facet names (a resumed cold prompt has no TTFT but a decode rate).
 Warm-ups never count. A point's record keeps the last attempt of each request, so a request is one row. Only ok rows
-give values; `n` counts them and `<metric>_n` the values behind each mean.
+give values; `n` counts them and `<metric>_n` the values behind each mean. A value that is only a bound, as a late TTFT,
+is in no mean: `n_late` counts the rows whose TTFT is one.
 Nothing is dropped for being far off: outliers are counted.
 """
 
@@ -18,6 +19,7 @@ import pandas as pd
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import DataError
 from longctx.lengths import format_length
+from longctx.measure import reasons
 from longctx.results import statistics
 from longctx.results.cost import Price
 from longctx.results.frames import to_frame, to_rows
@@ -74,6 +76,7 @@ def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Ke
         "n_failed": aggregate(frame[frame["status"] == str(Status.FAILED)], "status", len),
         "n_doubtful": aggregate(frame[frame["status"] == str(Status.DOUBTFUL)], "status", len),
         "n_missing": [max(0, expected.get(key, 0) - n) for key, n in zip(points, counted, strict=True)],
+        "n_late": aggregate(ok[ok["late"]], "status", len),
         "n_outliers": [far[key] for key in points],
         "reasons": aggregate(frame.explode("reasons"), "reasons", lambda values: sorted(set(values))),
         "hosts": aggregate(ok, "host", lambda values: sorted(set(values))),
@@ -93,12 +96,20 @@ def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Ke
 
 
 def _value_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return rows as a frame that says which are `counted`; a metric is null where it is no value of its mode."""
+    """Return rows as a frame that says which are `counted` and whose TTFT is `late`.
+
+    A metric is null where it is no value of its mode, or only a bound.
+    """
     frame = to_frame(rows, schemas.MEASUREMENTS)
     frame["reasons"] = pd.Series([reasons_of(row) for row in rows], dtype=object)
     frame["counted"] = pd.Series([row["role"] in campaign_facet(row["mode"]).counted_roles for row in rows], dtype=bool)
+    bounds = [reasons.bounds(row) for row in rows]
+    frame["late"] = pd.Series(["ttft_s" in columns for columns in bounds], dtype=bool)
     for metric in METRICS:
-        valid = [row["status"] == Status.OK and metric in results_facet(row["mode"]).metrics for row in rows]
+        valid = [
+            row["status"] == Status.OK and metric in results_facet(row["mode"]).metrics and metric not in columns
+            for row, columns in zip(rows, bounds, strict=True)
+        ]
         frame[metric] = frame[metric].where(pd.Series(valid, dtype=bool))
     return frame
 
@@ -138,7 +149,8 @@ def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
     """Return J of each request; J per token that it computed (prompt - cached + output); and, apart, J per such prompt
     token until the first token and J per output token after it.
 
-    A filled cache computed none of its prompt: the energy until its first token belongs to no token.
+    A filled cache computed none of its prompt: the energy until its first token belongs to no token. Where the first
+    token was late, the client does not know when the prefill's energy ends.
     """
     energy, decode, output = ok["energy_j"], ok["energy_decode_j"], ok["completion_tokens"]
     prefilled = pd.Series([campaign_facet(mode).measures_ttft for mode in ok["mode"]], index=ok.index, dtype=bool)
@@ -146,7 +158,8 @@ def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
     computed = (ok["prompt_tokens"].fillna(0) - ok["cached_tokens"].fillna(0)).where(prefilled)
     # One that compiled a kernel perhaps did so while decoding.
     tokens = {"token": computed + output.fillna(0), "prompt_token": computed, "output_token": (output - 1)[~compiled]}
-    joules = {"token": energy, "prompt_token": energy - decode, "output_token": decode}
+    apart = decode[~ok["late"]].reindex(ok.index)
+    joules = {"token": energy, "prompt_token": energy - apart, "output_token": apart}
     columns = {f"energy_j_per_{name}": joules[name] / count.where(count > 0) for name, count in tokens.items()}
     return columns | {"energy_j_mean": energy, "power_gap_s_mean": ok["power_gap_s"]}
 
@@ -175,13 +188,14 @@ def _told(fact: Any, row: Row) -> str:
 
 
 def per_host(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return mode, length, host, n and mean and std of TTFT (s) and decode (tok/s) for lengths with several hosts.
+    """Return mode, length, host, n, and n, mean and std of TTFT (s) and decode (tok/s) for lengths with several hosts.
 
     The std is run to run on one host; how the means differ is node to node. The two are never pooled here.
     """
     frame = _value_frame(rows)
     ok = frame[frame["counted"] & (frame["status"] == str(Status.OK))].fillna({"host": "unknown"})
     metrics = {f"{name}_{what}": (name, what) for name in ("ttft_s", "decode_tok_s") for what in ("mean", "std")}
+    metrics["ttft_s_n"] = ("ttft_s", "count")
     hosts = ok.groupby([*KEY, "host"]).agg(n=("status", "size"), **metrics).reset_index()
     hosts = hosts[hosts.groupby(KEY)["host"].transform("size") > 1]
     records: list[dict[str, Any]] = hosts.astype(object).where(hosts.notna(), None).to_dict("records")

@@ -63,7 +63,8 @@ def _stats(metric: str) -> dict[str, pa.DataType]:
 
 # One row per (mode, length), of the roles that count there: cold and repeat in 'prefill', the hot queries in 'reuse'.
 SUMMARY = _schema(
-    campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_outliers=_I,
+    campaign=_S, recipe_hash=_S, mode=_S, length=_I, n=_I, n_failed=_I, n_doubtful=_I, n_missing=_I, n_late=_I,
+    n_outliers=_I,
     **_stats("ttft_s"), **_stats("prefill_s"), **_stats("overhead_s"), **_stats("decode_tok_s"),
     prefix_ttft_s_mean=_F, cached_tokens_min=_I,
     ttft_estimate_s=_F, ttft_estimate_low_s=_F, ttft_estimate_high_s=_F, ttft_estimate_samples=_I,

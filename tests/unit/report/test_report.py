@@ -89,6 +89,30 @@ def test_partial_campaigns_say_so(results: CampaignResults) -> None:
     assert narrative.partial(of([makerows.row()], {("prefill", 4096): 1})) == ""
 
 
+LATE = {"reasons": ["first_token_late"]}
+
+
+def test_the_story_and_table_1_say_how_many_ttfts_are_left() -> None:
+    found = of([makerows.row(ttft_s=2.0), makerows.row(pass_index=2, ttft_s=9.0, **LATE)])
+    assert any("first token after 2.00 s (n = 1: 1 late one left out)" in text for text in narrative.narrative(found))
+    assert "TTFT of n = 1: 1 late, in no mean" in markdown(found)
+
+
+def test_the_story_takes_the_servers_clock_where_every_ttft_is_late() -> None:
+    found = of([makerows.row(ttft_s=9.0, prefill_s=2.0, **LATE)])
+    assert any(
+        "cold: first token after 2.00 s (prefill by the server's clock, n = 1" in t for t in narrative.narrative(found)
+    )
+
+
+def test_a_collected_stream_without_a_servers_clock_has_a_bound() -> None:
+    lost = {"ttft_s": 9.0, "prefill_s": None, "overhead_s": None, "decode_tok_s": None} | LATE
+    found = of([makerows.row(**lost), makerows.row(pass_index=2, **lost | {"ttft_s": 9.5})])
+    text = narrative.narrative(found)[0]
+    assert "first token after 9.50 s at most; the client read every one late, so only a bound is known" in text
+    assert "Nothing has been measured" not in markdown(found)
+
+
 def test_story_tells_how_far_it_got(results: CampaignResults) -> None:
     said = " ".join(narrative.narrative(results))
     assert "1Mi tokens, cold: first token after 2.02 min" in said

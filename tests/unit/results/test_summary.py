@@ -102,6 +102,61 @@ def test_resumed_rows_have_decode_and_no_ttft() -> None:
     assert (found["n"], found["ttft_s_n"], found["decode_tok_s_n"], found["reasons"]) == (3, 2, 3, ["resumed"])
 
 
+LATE = ("client_starved", "first_token_late")
+
+
+@pytest.mark.parametrize("marks", [LATE[:1], LATE[1:], LATE, ("cold_unproven", "first_token_late", "not_steady")])
+def test_a_late_ttft_is_in_no_mean_and_counted(marks: tuple[str, ...]) -> None:
+    """Seen on a busy machine: the server prefilled for 0.009 s, two of three clients were kept waiting."""
+    times = [(0.015, ()), (0.161, marks), (0.171, marks)]
+    rows = [
+        row(
+            "reuse", 4096, request_index=i, ttft_s=ttft_s, prefill_s=0.009, overhead_s=ttft_s - 0.009, reasons=list(why)
+        )
+        for i, (ttft_s, why) in enumerate(times, 1)
+    ]
+    found = summary.summarise(rows, {})[0]
+    assert (found["n"], found["n_late"], found["ttft_s_n"], found["ttft_s_mean"]) == (3, 2, 1, 0.015)
+    assert (found["ttft_s_std"], found["ttft_s_max"]) == (None, 0.015)
+    assert (found["overhead_s_n"], found["overhead_s_mean"]) == (1, pytest.approx(0.006))
+    assert (found["prefill_s_n"], found["prefill_s_mean"]) == (3, pytest.approx(0.009))
+    assert found["decode_tok_s_n"] == 3
+    assert found["reasons"] == sorted(marks)
+    assert found["energy_j_per_output_token"] == pytest.approx(rows[0]["energy_decode_j"] / 127)
+    assert found["energy_j_mean"] == pytest.approx(rows[0]["energy_j"]), "the whole request's energy is not in doubt"
+
+
+def test_late_values_alone_give_no_ttft_no_fit_and_no_outlier() -> None:
+    late = [
+        row(length=length, pass_index=i, ttft_s=50.0 + i * i, reasons=["first_token_late"])
+        for length in (1024, 2048, 4096, 8192)
+        for i in range(1, 7)
+    ]
+    found = summary.summarise(late, {}, makerows.plan())
+    assert [(one["ttft_s_mean"], one["ttft_over_bound"], one["n_late"], one["n_outliers"]) for one in found] == [
+        (None, None, 6, 0)
+    ] * 4
+    assert [fit["name"] for fit in fits.fits(found)] == ["decode_line"]
+
+
+def test_the_clients_decode_rate_is_a_bound_where_waiting_may_have_shortened_it() -> None:
+    client = {"decode_source": "client", "decode_tok_s": 100.0, "reasons": ["client_starved"]}
+    rows = [row(pass_index=i, starved_s=starved_s, **client) for i, starved_s in ((1, 0.1), (2, 0.5))]
+    found = summary.summarise(rows, {})[0]
+    assert (found["decode_tok_s_n"], found["ttft_s_n"]) == (1, 0), (
+        "0.5 s are a share that counts of 1.27 s, 0.1 s are not"
+    )
+    rows = [one | {"decode_source": "server"} for one in rows]
+    assert summary.summarise(rows, {})[0]["decode_tok_s_n"] == 2
+
+
+def test_hosts_are_compared_without_late_values() -> None:
+    rows = [row(pass_index=i, host=host, ttft_s=1.0) for i, host in ((1, "a"), (2, "b"))]
+    rows.append(row(pass_index=3, host="b", ttft_s=9.0, reasons=["client_starved"]))
+    hosts = {one["host"]: one for one in summary.per_host(rows)}
+    assert (hosts["b"]["n"], hosts["b"]["ttft_s_n"], hosts["b"]["ttft_s_mean"]) == (2, 1, 1.0)
+
+
 def test_outliers_are_counted_and_kept() -> None:
     rows = makerows.campaign()
     found = point(summary.summarise(rows, {}), "reuse", 1 << 18)

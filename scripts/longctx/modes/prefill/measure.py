@@ -8,6 +8,7 @@ from longctx.errors import LongctxError
 from longctx.lengths import format_length
 from longctx.measure.mode import MeasureFacet
 from longctx.measure.point_record import past_rows
+from longctx.measure.reasons import bounds
 from longctx.plan.campaign_plan import plan_campaign
 from longctx.storage.schemas import COLD_ROLES
 from longctx.units import format_seconds
@@ -23,7 +24,7 @@ class PrefillMeasure(MeasureFacet):
         times: dict[int, list[float]] = {length: [] for length in campaign.lengths()}
         for point in campaign.points(COLD_MODE):
             rows = (row for row in past_rows(campaign, point) if row["role"] in COLD_ROLES)
-            times[point.length] += [row["ttft_s"] for row in rows if row.get("ttft_s")]
+            times[point.length] += [row["ttft_s"] for row in rows if row.get("ttft_s") and "ttft_s" not in bounds(row)]
         measured = {length: fmean(found) for length, found in times.items() if found}
         if len(measured) < MINIMUM_LENGTHS or len(measured) == len(times):
             return None

@@ -14,6 +14,7 @@ from longctx.report.table_cells import Cell, Row, Table, count, prompt_cell, tab
 from longctx.results import cost
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import RunCurve
+from longctx.results.first_token import FirstToken, by_client, by_server
 from longctx.storage.schemas import ModeName
 
 if TYPE_CHECKING:  # figures import matplotlib, the table does not
@@ -99,6 +100,17 @@ def amortisation_figure(results: CampaignResults, others: Sequence[RunCurve] = (
     return figure
 
 
+def _sooner(length: int, hot: FirstToken, cold: FirstToken) -> str:
+    """Return how much sooner a query's first token comes; both times are of one clock."""
+    gain = f"({cold.seconds / hot.seconds:.0f} times sooner)"
+    times = f"first token after {units.human_seconds(hot.seconds)}{hot.note()} instead of"
+    cold_note = "" if hot.by_server else cold.note()
+    return (
+        f"Behind a resident prefix of {format_length(length)}: {times} {units.human_seconds(cold.seconds)}{cold_note}"
+        f" {gain}."
+    )
+
+
 class ReuseReport(ReportFacet):
     """Its queries are compared with cold prompts: what the prefix saves."""
 
@@ -111,14 +123,12 @@ class ReuseReport(ReportFacet):
     figures = (FigureSpec("amortisation", TITLE, amortisation_figure, query_pairs),)
 
     def gain(self, results: CampaignResults) -> list[str]:
-        pairs = [(hot["length"], hot["ttft_s_mean"], cold["ttft_s_mean"]) for hot, cold in hot_and_cold(results)]
-        sentences = [
-            f"Behind a resident prefix of {format_length(length)}: first token after {units.human_seconds(hot_s)}"
-            f" instead of {units.human_seconds(cold_s)} ({cold_s / hot_s:.0f} times sooner)."
-            for length, hot_s, cold_s in pairs
-            if hot_s and cold_s
-        ]
-        return sentences[-1:]
+        for hot_row, cold_row in reversed(hot_and_cold(results)):
+            pairs = [(by(hot_row), by(cold_row)) for by in (by_client, by_server)]
+            for hot, cold in pairs[: 2 if hot_row.get("n_late") or cold_row.get("n_late") else 1]:
+                if hot and cold:
+                    return [_sooner(hot_row["length"], hot, cold)]
+        return []
 
     def gain_tables(self, results: CampaignResults) -> list[Table]:
         return [amortisation_table(results)]

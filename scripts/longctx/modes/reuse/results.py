@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from longctx.measure.reasons import bounds
 from longctx.results import cost, statistics
 from longctx.results.cost import Price
 from longctx.results.mode import ResultsFacet, Row
@@ -13,7 +14,8 @@ class ReuseResults(ResultsFacet):
     """The cold request of a point, which makes the prefix resident, is no query: it gives prefix_ttft_s_mean."""
 
     def columns(self, rows: Sequence[Row]) -> dict[str, Any]:
-        resident = [row.get("ttft_s") for row in rows if row["role"] == Role.COLD and row["status"] == Status.OK]
+        cold = [row for row in rows if row["role"] == Role.COLD and row["status"] == Status.OK]
+        resident = [row.get("ttft_s") for row in cold if "ttft_s" not in bounds(row)]
         return {"prefix_ttft_s_mean": statistics.describe(resident).mean}
 
     def costs(self, summary: Row, price: Price) -> dict[str, float | None]:

@@ -1,7 +1,8 @@
 """Figures: TTFT and decode throughput against prompt length, and the measured share of the hardware's limits.
 
 A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
-diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode).
+diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode),
+a triangle where the client read every first token late.
 """
 
 from collections import defaultdict
@@ -35,7 +36,8 @@ DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 OTHERS = ((palette.PURPLE, "^"), (palette.ORANGE, "v"), (palette.SKY, "P"), (palette.MUTED, "X"))
 # A rung without a value: why, and how it is marked.
 FAILED, RESUMED, COMPILED = "failed or doubtful", "continued after a crash", "a kernel compiled meanwhile"
-EMPTY = {FAILED: "x", RESUMED: "d", COMPILED: "s", "not measured": "o"}
+LATE = "late: only a bound is known"
+EMPTY = {FAILED: "x", RESUMED: "d", COMPILED: "s", LATE: "v", "not measured": "o"}
 Shares = dict[int, float]  # of the limit, by prompt length
 
 
@@ -87,7 +89,6 @@ def metric_figure(results: CampaignResults, others: Sequence[RunCurve], metric: 
     _draw_bounds(plot, ours, others)
     if not per_gpu:
         _draw_fit(axes, results.fits, metric)
-        _mark_late(axes, results, metric)
     if not axes.containers:
         style.write_in_the_middle(axes, "nothing measured")
     style.length_axis(axes, lengths)
@@ -191,16 +192,6 @@ def _legend(axes: Axes, **options: Any) -> None:
     axes.legend(handles, [label for _, label in entries], **options)
 
 
-def _mark_late(axes: Axes, results: CampaignResults, metric: str) -> None:
-    """Ring the rungs whose TTFT is late by a share that counts: the client itself was kept waiting."""
-    rows = [row for mode in DRAWING_ORDER for row in results.of_mode(mode) if row["ttft_s_mean"]]
-    late = [(row["length"], row["ttft_s_mean"]) for row in rows if "client_starved" in (row.get("reasons") or ())]
-    if late and metric == "ttft_s":
-        ring: Any = {"markeredgecolor": palette.VERMILLION, "markeredgewidth": 1.4, "markerfacecolor": "none"}
-        label = "late: the client waited for a processor"
-        axes.plot(*zip(*late, strict=True), linestyle="", marker="o", markersize=12, label=label, zorder=5, **ring)
-
-
 def limits_figure(results: CampaignResults, others: Sequence[RunCurve]) -> Figure:
     """Draw the share of the hardware's limit that was reached: MFU of prefill, bandwidth of decode."""
     # The legend is read from the last drawn: ours, then the others.
@@ -286,4 +277,6 @@ def emptiness(rows: Sequence[Row], metric: str) -> str:
     marks = {mark for row in rows for mark in row.get("reasons") or ()}
     if metric == "decode_tok_s" and "compiled" in marks:
         return COMPILED
+    if metric == "ttft_s" and any(row.get("n_late") for row in rows):
+        return LATE
     return RESUMED if "resumed" in marks else "not measured"

@@ -1,5 +1,7 @@
 """What a resident prefix saves: the pairs of queries, their table, sentence and figure."""
 
+from typing import Any
+
 import makereport
 import makerows
 import pytest
@@ -19,6 +21,44 @@ def test_amortisation_falls_from_cold_to_hot() -> None:
     assert times[0] == pytest.approx(pair.cold_s)
     assert times[-1] == pytest.approx((pair.cold_s + (counts[-1] - 1) * pair.hot_s) / counts[-1])
     assert "3.6 per GPU-hour" in axes.child_axes[0].get_ylabel()
+
+
+LENGTH = 4096
+
+
+def queries(*times: tuple[float, bool], cold: dict[str, Any] | None = None) -> list[str]:
+    """Return what a report says of hot queries, each with its TTFT in s and whether that is late."""
+    rows = [makerows.row("prefill", LENGTH, **(cold or {"ttft_s": 1.0, "prefill_s": 0.9}))]
+    for index, (ttft_s, late) in enumerate(times, 1):
+        marks = ["client_starved", "first_token_late"] if late else []
+        rows.append(makerows.row("reuse", LENGTH, request_index=index, ttft_s=ttft_s, prefill_s=0.009, reasons=marks))
+    return [text for text in narrative.narrative(makereport.small(rows)) if "resident prefix" in text]
+
+
+def test_the_headline_is_of_what_is_not_late() -> None:
+    """As measured on a busy machine of two cores."""
+    (text,) = queries((0.015, False), (0.161, True), (0.171, True))
+    assert text.endswith("first token after 0.01 s (n = 1: 2 late ones left out) instead of 1.00 s (67 times sooner).")
+
+
+def test_where_every_query_was_late_the_headline_is_the_server_s_clock_on_both_sides() -> None:
+    (text,) = queries((0.161, True), (0.171, True))
+    assert (
+        "first token after 9.00 ms (prefill by the server's clock, n = 2: the client read every first token late)"
+        in text
+    )
+    assert text.endswith("instead of 0.90 s (100 times sooner).")
+
+
+def test_a_cold_prompt_that_was_late_takes_the_server_s_clock_too() -> None:
+    (text,) = queries((0.015, False), cold={"ttft_s": 3.0, "prefill_s": 0.9, "reasons": ["first_token_late"]})
+    assert "(prefill by the server's clock, n = 1" in text
+    assert "instead of 0.90 s (100 times sooner)" in text
+
+
+def test_without_a_server_s_clock_nothing_is_claimed_of_late_queries() -> None:
+    lost = {"ttft_s": 3.0, "prefill_s": None, "reasons": ["first_token_late"]}
+    assert queries((0.015, False), cold=lost) == []
 
 
 def test_amortisation_by_hand() -> None:

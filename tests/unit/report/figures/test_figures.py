@@ -65,13 +65,14 @@ def test_decode_marks_filled_caches_as_such() -> None:
     assert found["failed or doubtful"][0] == [1 << 24]
 
 
-def test_a_late_ttft_is_ringed_and_decode_is_not() -> None:
-    marked = {"reason": "client_starved", "reasons": ["client_starved"]}
-    rows = summary.summarise([makerows.row(**marked), makerows.row(length=4096)], {})
-    late = "late: the client waited for a processor"
-    (x, y) = drawn(metric_figure(campaign(rows), "ttft_s"))[late]
-    assert (x, y) == ([rows[0]["length"]], [rows[0]["ttft_s_mean"]])
-    assert late not in drawn(metric_figure(campaign(rows), "decode_tok_s"))
+def test_a_late_ttft_is_in_no_point_and_a_rung_of_them_is_marked() -> None:
+    marked = {"reason": "client_starved", "reasons": ["client_starved"], "ttft_s": 9.0}
+    some = [makerows.row(length=4096, ttft_s=2.0), makerows.row(length=4096, pass_index=2, **marked)]
+    rows = summary.summarise([*some, makerows.row(length=8192, **marked)], {})
+    found = drawn(metric_figure(campaign(rows), "ttft_s"))
+    assert found["cold prompt"] == ([4096], [2.0])
+    assert found["late: only a bound is known"][0] == [8192]
+    assert drawn(metric_figure(campaign(rows), "decode_tok_s"))["cold prompt"][0] == [4096, 8192]
 
 
 def test_a_rate_axis_that_spans_little_has_ticks_enough_to_be_read() -> None:
