@@ -15,7 +15,7 @@ SUMMARY = "results/summary.parquet"
 VICTIMS = ("snakemake", "measure.py", "server", "reaper.py", "everything")
 # What of a summary does not depend on how long things took.
 TIMELESS = ("campaign", "recipe_hash", "mode", "length", "n", "n_failed", "n_doubtful", "n_missing",
-            "cached_tokens_min", "max_new_tokens", "synthetic_weights", "filled_kv", "hosts", "ttft_s_n", "prefill_s_n",
+            "cached_tokens_min", "max_new_tokens", "synthetic_weights", "filled_kv", "hosts", "prefill_s_n",
             "decode_tok_s_n")  # fmt: skip
 
 

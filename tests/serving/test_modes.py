@@ -124,11 +124,12 @@ def test_modes_are_summarised_apart(results: Path, summary: dict[tuple[str, int]
     for (mode, length), row in summary.items():
         assert row["synthetic_weights"] is True
         assert row["filled_kv"] is (True if mode == "decode_only" else None)
-        assert (row["ttft_s_mean"] is None) == (mode == "decode_only")
+        if not row["n_late"]:  # on a busy machine
+            assert (row["ttft_s_mean"] is None) == (mode == "decode_only")
         assert row["decode_tok_s_mean"] > 0
         if mode == "prefill":
             (measured,) = rows(results, length)
-            assert row["ttft_s_mean"] == measured["ttft_s"]
+            assert row["ttft_s_mean"] == (None if row["n_late"] else measured["ttft_s"])
             assert row["decode_tok_s_mean"] == measured["decode_tok_s"], "nothing else is in this mean"
     (filled,) = rows(results, 1024, "decode_only-pass1")
     assert summary["decode_only", 1024]["decode_tok_s_mean"] == filled["decode_tok_s"]

@@ -39,9 +39,9 @@ def cold_row(hot: Mapping[str, Any], prefill: Mapping[str, Any] | None) -> Mappi
     return resident
 
 
-def query_s(row: Mapping[str, Any]) -> float | None:
+def query_s(row: Mapping[str, Any], ttft_s: float | None) -> float | None:
     """Return seconds of one request of a schemas.SUMMARY row: TTFT + (max_new_tokens - 1) / decode; None if unknown."""
-    ttft, decode, answer = row.get("ttft_s_mean"), row.get("decode_tok_s_mean"), row.get("max_new_tokens")
-    if not ttft or not answer or (answer > 1 and not decode):
+    decode, answer = row.get("decode_tok_s_mean"), row.get("max_new_tokens")
+    if not ttft_s or not answer or (answer > 1 and not decode):
         return None
-    return float(ttft) + ((answer - 1) / decode if decode and answer > 1 else 0.0)
+    return float(ttft_s) + ((answer - 1) / decode if decode and answer > 1 else 0.0)

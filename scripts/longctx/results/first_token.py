@@ -40,3 +40,11 @@ def by_server(row: Mapping[str, Any]) -> FirstToken | None:
 def first_token(row: Mapping[str, Any]) -> FirstToken | None:
     """Return the client's time, or where every one was late the server's; None where neither is known."""
     return by_client(row) or (by_server(row) if row.get("n_late") else None)
+
+
+def on_one_clock(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[FirstToken, FirstToken] | None:
+    """Return the times of two rows by the client, or where one of them was always late both by the server."""
+    for clock in (by_client, by_server) if a.get("n_late") or b.get("n_late") else (by_client,):
+        if (one := clock(a)) and (other := clock(b)):
+            return one, other
+    return None

@@ -13,10 +13,10 @@ def test_a_node_hour_costs_its_gpus() -> None:
 
 
 def test_query_includes_its_answer() -> None:
-    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": 100.0, "max_new_tokens": 101}) == pytest.approx(3.0)
-    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": None, "max_new_tokens": 1}) == 2.0
-    assert cost.query_s({"ttft_s_mean": 2.0, "decode_tok_s_mean": None, "max_new_tokens": 16}) is None
-    assert cost.query_s({"ttft_s_mean": None, "decode_tok_s_mean": 5.0, "max_new_tokens": 16}) is None
+    assert cost.query_s({"decode_tok_s_mean": 100.0, "max_new_tokens": 101}, 2.0) == pytest.approx(3.0)
+    assert cost.query_s({"decode_tok_s_mean": None, "max_new_tokens": 1}, 2.0) == 2.0
+    assert cost.query_s({"decode_tok_s_mean": None, "max_new_tokens": 16}, 2.0) is None
+    assert cost.query_s({"decode_tok_s_mean": 5.0, "max_new_tokens": 16}, None) is None
 
 
 def test_summary_prices_each_mode_by_what_it_makes() -> None:

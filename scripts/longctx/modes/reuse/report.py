@@ -14,7 +14,7 @@ from longctx.report.table_cells import Cell, Row, Table, count, prompt_cell, tab
 from longctx.results import cost
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.curves import RunCurve
-from longctx.results.first_token import FirstToken, by_client, by_server
+from longctx.results.first_token import FirstToken, on_one_clock
 from longctx.storage.schemas import ModeName
 
 if TYPE_CHECKING:  # figures import matplotlib, the table does not
@@ -25,17 +25,22 @@ NOTE = (
     "Queries include their answer. The cold one is of mode prefill, or where that was not measured at this length,"
     " the prefill that made the prefix resident."
 )
+BY_SERVER = " Where the client read every first token late, the server's prefill time stands for TTFT on both sides."
 MOST_LENGTHS = 4
 DASHED: Any = {"linestyle": (0, (5, 3)), "linewidth": 1.2}
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPair:
-    """The summary row of the hot queries of one length, and the seconds of a hot and a cold query with its answer."""
+    """The summary row of the hot queries of one length, and the seconds of a hot and a cold query with its answer.
+
+    by_server: both prefills are timed by the server, since the client read the first tokens late.
+    """
 
     hot: Row
     hot_s: float
     cold_s: float
+    by_server: bool = False
 
     def total_s(self, queries: int) -> float:
         """Return the seconds of so many queries on the prompt, the first of which prefills."""
@@ -54,8 +59,12 @@ def hot_and_cold(results: CampaignResults) -> list[tuple[Row, Row]]:
 
 def query_pairs(results: CampaignResults, others: Sequence[RunCurve] = ()) -> list[QueryPair]:
     """Return the lengths at which a cold and a hot query were measured with their answers."""
-    timed = [(hot, cost.query_s(hot), cost.query_s(cold)) for hot, cold in hot_and_cold(results)]
-    return [QueryPair(hot, hot_s, cold_s) for hot, hot_s, cold_s in timed if hot_s and cold_s]
+    pairs = []
+    for hot, cold in hot_and_cold(results):
+        if first := on_one_clock(hot, cold):
+            hot_s, cold_s = (cost.query_s(row, time.seconds) for row, time in zip((hot, cold), first, strict=True))
+            pairs += [QueryPair(hot, hot_s, cold_s, first[0].by_server)] if hot_s and cold_s else []
+    return pairs
 
 
 def amortisation_table(results: CampaignResults) -> Table:
@@ -68,7 +77,8 @@ def amortisation_table(results: CampaignResults) -> Table:
         ("100 queries", lambda pair: pair.total_cell(100)),
         ("Cached tokens ≥", lambda pair: count(pair.hot["cached_tokens_min"])),
     )
-    return tabulate(TITLE, columns, query_pairs(results), NOTE)
+    pairs = query_pairs(results)
+    return tabulate(TITLE, columns, pairs, NOTE + (BY_SERVER if any(pair.by_server for pair in pairs) else ""))
 
 
 def amortisation_figure(results: CampaignResults, others: Sequence[RunCurve] = ()) -> "Figure":
@@ -79,7 +89,8 @@ def amortisation_figure(results: CampaignResults, others: Sequence[RunCurve] = (
     counts = [2**i for i in range(11)]
     pairs = query_pairs(results)[-MOST_LENGTHS:]
     for pair, colour, marker in zip(pairs, palette.CYCLE, palette.MARKERS, strict=False):
-        label = f"{format_length(pair.hot['length'])} ({pair.cold_s / pair.hot_s:.0f}× less per further query)"
+        clock = ", server's clock" if pair.by_server else ""
+        label = f"{format_length(pair.hot['length'])} ({pair.cold_s / pair.hot_s:.0f}× less per further query{clock})"
         resident = [pair.total_s(count) / count for count in counts]
         axes.plot(counts, resident, color=colour, marker=marker, label=label, markersize=5)
         axes.plot(counts, [pair.cold_s] * len(counts), color=colour, **DASHED)
@@ -123,11 +134,9 @@ class ReuseReport(ReportFacet):
     figures = (FigureSpec("amortisation", TITLE, amortisation_figure, query_pairs),)
 
     def gain(self, results: CampaignResults) -> list[str]:
-        for hot_row, cold_row in reversed(hot_and_cold(results)):
-            pairs = [(by(hot_row), by(cold_row)) for by in (by_client, by_server)]
-            for hot, cold in pairs[: 2 if hot_row.get("n_late") or cold_row.get("n_late") else 1]:
-                if hot and cold:
-                    return [_sooner(hot_row["length"], hot, cold)]
+        for hot, cold in reversed(hot_and_cold(results)):
+            if first := on_one_clock(hot, cold):
+                return [_sooner(hot["length"], *first)]
         return []
 
     def gain_tables(self, results: CampaignResults) -> list[Table]:

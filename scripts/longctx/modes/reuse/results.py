@@ -19,7 +19,7 @@ class ReuseResults(ResultsFacet):
         return {"prefix_ttft_s_mean": statistics.describe(resident).mean}
 
     def costs(self, summary: Row, price: Price) -> dict[str, float | None]:
-        return {"usd_per_query": price.usd(cost.query_s(summary))}
+        return {"usd_per_query": price.usd(cost.query_s(summary, summary["ttft_s_mean"]))}
 
 
 FACET = ReuseResults(ttft_is_cold=False)

@@ -617,14 +617,6 @@ def test_a_server_that_dies_while_it_is_silent_is_noticed_beside_the_reader() ->
         check_failed(ask(url, alive=lambda: False), "server_died")
 
 
-def test_an_answer_about_life_that_comes_late_ends_no_later_request() -> None:
-    """The question of a request that is over may still be open."""
-    first = threading.Event()
-    with silent_server() as (url, go):
-        go.set()
-        assert ask(url, alive=lambda: not first.set()).status == "ok"
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("plan", [{"ttft_s": 60, "die_after_s": 0.1}, {"itl_s": 0.01, "die_after_tokens": 5}])
 def test_a_server_that_dies(plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,22 @@ def test_without_a_server_s_clock_nothing_is_claimed_of_late_queries() -> None:
     assert queries((0.015, False), cold=lost) == []
 
 
+def test_the_table_and_the_figure_say_whose_clock_it_is() -> None:
+    marks = {"ttft_s": 0.2, "prefill_s": 0.009, "reasons": ["client_starved"]}
+    rows = [makerows.row("prefill", LENGTH, ttft_s=1.0, prefill_s=0.9), makerows.row("reuse", LENGTH, **marks)]
+    results, answer_s = makereport.small(rows), 127 / makerows.decode_tok_s(LENGTH)
+    table = amortisation_table(results)
+    assert [cell.sort for cell in table.rows[0][1:3]] == [
+        pytest.approx(0.9 + answer_s),
+        pytest.approx(0.009 + answer_s),
+    ]
+    assert "the server's prefill time stands for TTFT" in table.note
+    labels = [str(line.get_label()) for line in amortisation_figure(results).axes[0].lines]
+    assert any("server's clock" in label for label in labels)
+    assert results.summary[1]["ttft_s_mean"] is None
+    assert results.summary[1]["usd_per_query"] is None
+
+
 def test_amortisation_by_hand() -> None:
     pair = QueryPair({}, hot_s=2.0, cold_s=100.0)
     assert (pair.total_s(1), pair.total_s(10)) == (100.0, 118.0)
