@@ -8,6 +8,7 @@ from typing import Any
 
 import makerows
 from longctx.lengths import ladder
+from longctx.modes.sampled.campaign import sample_tokens
 
 CHUNK = 16384
 COST0, COST1, FIXED, OVERHEAD = 0.2876, 3.05e-6, 0.02, 9e-7
@@ -35,8 +36,8 @@ def _row(role: str, length: int, pass_index: int, **changes: Any) -> dict[str, A
 
 
 def sample(role: str, length: int, pass_index: int = 1, scale: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """Return a sample of the last chunk (sample_short) or the last three (sample_long); `scale` times its seconds."""
-    computed = min(length, CHUNK if role == "sample_short" else 3 * CHUNK)
+    """Return a sample, sample_short or sample_long, as the mode asks for it; `scale` times its seconds."""
+    computed = sample_tokens(role, length, CHUNK, stages=1)
     seconds = scale * (FIXED + sum(chunks_s(length - computed, length)))
     values = {"claimed_tokens": length - computed, "sample_prefill_s": seconds, "filled_kv": computed < length}
     return _row(role, length, pass_index, **values, e2e_s=seconds + OVERHEAD * length, **changes)

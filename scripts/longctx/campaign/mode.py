@@ -24,8 +24,9 @@ class CampaignFacet:
     """What a mode asks of the configuration, of the server and of the plan. Defaults are those of cold prompts.
 
     counted_roles: requests that the summary counts. measures_ttft: whether the client sees a prefill. decodes: whether
-    a counted request goes on after its first token.
-    fills_kv: whether the KV cache holds made-up values. needs_prefix_caching: of its server.
+    a counted request goes on after its first token. fills_kv: whether the KV cache holds made-up values.
+    needs_prefix_caching: of its server. logs_iterations: whether its server logs each step of its engine, which costs
+    each decoded token a line; a mode whose decode counts leaves that to serve.extra_args.
     """
 
     name: ModeName
@@ -34,6 +35,7 @@ class CampaignFacet:
     decodes = True
     fills_kv = False
     needs_prefix_caching = False
+    logs_iterations = False
 
     def section(self, config: CampaignConfig) -> ModeConfig | None:
         """Return the mode's own section of a configuration, None where it has none."""

@@ -9,6 +9,9 @@ import orjson
 from longctx.campaign.config import CampaignConfig
 from longctx.campaign.mode import campaign_facet
 
+# Each step of the engine in the log, with its tokens and its time.
+LOG_ITERATIONS = "--enable-logging-iteration-details"
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -62,6 +65,8 @@ def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_di
         # A rotary table just long enough for the tiny Llama: it has no limit, and a long one costs gigabytes.
         override = orjson.dumps({"max_position_embeddings": settings["max_model_len"]}).decode()
         settings["extra_args"] += ("--hf-overrides", override)
+    if campaign_facet(mode).logs_iterations:
+        settings["extra_args"] += (LOG_ITERATIONS,)
     if serve.cpu_kv_cache_gib:
         settings["env"].setdefault("VLLM_CPU_KVCACHE_SPACE", str(serve.cpu_kv_cache_gib))
     if config.checkpoint:

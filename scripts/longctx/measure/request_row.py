@@ -1,5 +1,6 @@
 """The row of one request, built once: from its observation, or from the reason for not sending it."""
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation)
         chunks=len(answer.chunks),
         coalesced=coalesced(answer.chunks) if answer.chunks else None,
         jit_events=len(observation.jit_lines),
+        prefill_chunks=json.dumps(observation.iterations) if observation.iterations else None,
         external_hit_tokens=observation.window.external_hit_tokens,
         server_counters=observation.window.record,
         log_lines=observation.log_lines,

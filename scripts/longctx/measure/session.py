@@ -19,6 +19,7 @@ from longctx.progress.sampler import PrefillProgress, Sampler
 from longctx.progress.watchdog import Watchdog
 from longctx.redaction import redact
 from longctx.serve import metrics
+from longctx.serve.iteration_log import prefill_iterations
 from longctx.serve.machine.clocks import ClockSampler
 from longctx.serve.machine.power import EnergyMeter, EnergyMeters
 from longctx.serve.server import Server
@@ -101,6 +102,7 @@ class Session:
             answer=self._explain_failure(answer, lines),
             window=metrics.attribute_to_request(metrics.difference(before, after), made),
             jit_lines=jit_lines(lines),
+            iterations=tuple(prefill_iterations(lines)),
             caching=server.facts.get("prefix_caching"),
             steady=self.steady,
             earlier=tuple(earlier),

@@ -41,8 +41,8 @@ class Observation:
     was asked nothing. window: growth of the server's counters, None for each that it lacks. jit_lines: log lines of
     kernels compiled meanwhile. caching: whether the server keeps prefixes, None where unknown. steady: whether the
     warm-up ended in equal times. earlier: attempts that may have left a checkpoint. violated: settings that differ from
-    those asked for. unverified: settings that an external server does not show. machine: columns of the row about the
-    energy and the clocks of the server's GPUs.
+    those asked for. unverified: settings that an external server does not show. iterations: of the prefill, as the
+    server logged them. machine: columns of the row about the energy and the clocks of the server's GPUs.
     """
 
     cache: CacheExpectation
@@ -58,6 +58,7 @@ class Observation:
     clock_tolerance: float = 0.15
     violated: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
+    iterations: tuple[tuple[int, float, bool], ...] = ()
     log_lines: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
 

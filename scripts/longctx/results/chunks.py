@@ -106,9 +106,12 @@ def _mark_slow(chunks: Rows) -> None:
 
 
 def _typical(rates: Sequence[tuple[float, float]], depth: float) -> float:
-    """Return the value at `depth` of the line with the median slope (Theil and Sen): few far points do not move it."""
+    """Return the value at `depth` of the line with the median slope (Theil and Sen), which few far points do not move.
+
+    At an end of the prompt the line is extrapolated: it gives no less than the smallest rate there is.
+    """
     slope = median((later[1] - one[1]) / (later[0] - one[0]) for one, later in combinations(rates, 2))
-    return median(rate + slope * (depth - at) for at, rate in rates)
+    return max(median(rate + slope * (depth - at) for at, rate in rates), min(rate for _, rate in rates))
 
 
 def _sampled_s(curve: ChunkCurve, chunk: Row) -> float:

@@ -43,6 +43,10 @@ def test_a_throttled_stretch_is_slow_at_its_edge_and_three_chunks_say_nothing() 
     assert [row["mark"] for row in chunk_rows([logged([1.0, 9.0, 1.0])], [], None)] == [None] * 3
 
 
+def test_a_first_chunk_is_not_slow_for_a_line_that_meets_zero() -> None:
+    assert [row["mark"] for row in chunk_rows([logged([0.08, 0.12, 0.24, 0.36, 0.48, 0.6])], [], None)] == [None] * 6
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"status": "doubtful"}, {"role": "warmup"}, {"role": "sample_long"}, {"cached_tokens": 64}, {"prefill_s": None}],

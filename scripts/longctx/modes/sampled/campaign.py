@@ -40,6 +40,7 @@ class SampledCampaign(CampaignFacet):
     counted_roles = (Role.SAMPLE_SHORT, Role.SAMPLE_LONG)
     measures_ttft = False
     decodes = False
+    logs_iterations = True
 
     def check(self, config: CampaignConfig) -> None:
         if config.launcher == "external":

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from longctx.campaign.campaign import from_dict
 from longctx.campaign.point import Point
+from longctx.campaign.recipe import LOG_ITERATIONS
 from longctx.errors import ConfigError
 from longctx.modes.sampled.campaign import sample_tokens
 
@@ -71,3 +72,9 @@ def test_the_claimed_part_is_filled_only_where_a_mean_is_given() -> None:
     assert connector["kv_connector_extra_config"] == {"fill_mean": 0.0, "fill_std": 0.5}
     assert plain.recipe_hash("sampled") != filled.recipe_hash("sampled")
     assert plain.recipe("sampled", 1024).prefix_caching is False
+
+
+def test_its_server_logs_each_iteration_and_no_other_modes_does() -> None:
+    campaign = from_dict(BASE | {"modes": ["prefill", "sampled"]})
+    assert LOG_ITERATIONS in campaign.recipe("sampled", 65536).extra_args
+    assert LOG_ITERATIONS not in campaign.recipe("prefill", 65536).extra_args
