@@ -11,7 +11,7 @@ from pathlib import Path
 from longctx.campaign.campaign import load
 from longctx.errors import run_program
 from longctx.plan import model_plan
-from longctx.plan.campaign_plan import known_plan, measured_ttft
+from longctx.plan.campaign_plan import known_plan, measured_ttft, sampled_ttft
 from longctx.plan.text import plan_text, summary_line
 from longctx.report.figures import kv_cache
 from longctx.storage import atomic, parquet, schemas
@@ -25,7 +25,9 @@ def parse_arguments() -> argparse.Namespace:
         "--model", help="config.json, its folder, a cached Hugging Face id, or a name of resources/models"
     )
     parser.add_argument("--plan", default="", help="the campaign's plan, made already: its rows are taken as they are")
-    parser.add_argument("--measured", type=Path, help="summary.parquet of this campaign: it improves the forecast")
+    parser.add_argument(
+        "--measured", type=Path, help="summary.parquet of this recipe, measured or sampled: it improves the forecast"
+    )
     parser.add_argument("--out", type=Path, help="write the rows as Parquet")
     parser.add_argument("--text", type=Path, help="write the text instead of printing it")
     parser.add_argument("--figure", type=Path, help="write Figure 1 as PNG and SVG")
@@ -35,8 +37,11 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    campaign, measured = load(args.config_file) if args.config_file else None, measured_ttft(args.measured)
-    plan = known_plan(campaign, args.plan, measured) if campaign else model_plan.plan_model(args, measured)
+    campaign = load(args.config_file) if args.config_file else None
+    if campaign:
+        plan = known_plan(campaign, args.plan, args.measured)
+    else:
+        plan = model_plan.plan_model(args, measured_ttft(args.measured), sampled_ttft(args.measured))
     text = plan_text(plan.system, plan.rows, args.hold)
     if args.text:
         atomic.write_atomic(args.text, text.encode())

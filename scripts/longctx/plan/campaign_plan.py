@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from longctx.campaign.point import Point
 from longctx.errors import ConfigError, DataError, GeometryError, LongctxError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
+from longctx.plan.forecast import Estimate
 from longctx.plan.hardware import AXES, Parallelism, load_hardware
 from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points
@@ -38,8 +40,32 @@ def measured_ttft(summary: Path | None) -> dict[int, float]:
     return {row["length"]: row["ttft_s_mean"] for row in cold}
 
 
-def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = None) -> CampaignPlan:
-    """Plan every (mode, length), with `measured_ttft`; GeometryError and ConfigError name the wrong setting."""
+def sampled_ttft(summary: Path | None, campaign: Campaign | None = None) -> dict[int, Estimate]:
+    """Return {length: estimate} from the samples of a summary.parquet, {} without one or without samples.
+
+    DataError where they are of another recipe than the `campaign` has.
+    """
+    rows = read_rows(summary, SUMMARY) if summary is not None and summary.exists() else []
+    rows = [row for row in rows if row["ttft_estimate_s"] is not None]
+    if campaign and (other := [row for row in rows if row["recipe_hash"] != campaign.recipe_hash(row["mode"])]):
+        raise DataError(
+            f"{summary}: its samples are of another recipe ({other[0]['recipe_hash']}) than this configuration; they"
+            " forecast nothing here, so sample this configuration or leave --measured out"
+        )
+    source = f"{max((row['ttft_estimate_samples'] for row in rows), default=0)} samples"
+    return {
+        row["length"]: Estimate(row["ttft_estimate_s"], row["ttft_estimate_low_s"], row["ttft_estimate_high_s"], source)
+        for row in rows
+    }
+
+
+def plan_campaign(
+    campaign: Campaign, measured: Mapping[int, float] | None = None, sampled: Mapping[int, Estimate] | None = None
+) -> CampaignPlan:
+    """Plan every (mode, length), with `measured_ttft` and `sampled_ttft`.
+
+    GeometryError and ConfigError name the wrong setting.
+    """
 
     def requests(mode: str, length: int) -> int:
         counted = campaign_facet(mode).counted_roles
@@ -52,7 +78,8 @@ def plan_campaign(campaign: Campaign, measured: Mapping[int, float] | None = Non
 
     system = campaign_system(campaign)
     points = [(mode, length) for mode in campaign.modes for length in campaign.lengths(mode)]
-    rows = plan_points(system, points, requests=requests, passes=campaign.passes_of, measured=measured, samples=samples)
+    known = partial(plan_points, measured=measured, sampled=sampled)
+    rows = known(system, points, requests=requests, passes=campaign.passes_of, samples=samples)
     return CampaignPlan(system, tuple(rows))
 
 
@@ -61,10 +88,12 @@ def plan_path(campaign: Campaign) -> Path:
     return campaign.results / ".config" / f"{campaign.labels['config_hash']}.plan.parquet"
 
 
-def known_plan(campaign: Campaign, path: Path | str, measured: Mapping[int, float]) -> CampaignPlan:
-    """Return the plan of a file that `save_plan` wrote; make it where there is none, or to use `measured`."""
-    rows = PlanTable.read(path).rows
-    return CampaignPlan(campaign_system(campaign), rows) if rows and not measured else plan_campaign(campaign, measured)
+def known_plan(campaign: Campaign, path: Path | str, summary: Path | None) -> CampaignPlan:
+    """Return the plan of a file that `save_plan` wrote; make it where there is none, or to use a summary's times."""
+    rows, measured, sampled = PlanTable.read(path).rows, measured_ttft(summary), sampled_ttft(summary, campaign)
+    if rows and not measured and not sampled:
+        return CampaignPlan(campaign_system(campaign), rows)
+    return plan_campaign(campaign, measured, sampled)
 
 
 def save_plan(campaign: Campaign) -> Path | None:
@@ -90,10 +119,11 @@ def planned(campaign: Campaign) -> PlanTable:
 
 
 def refine_plan(campaign: Campaign, plan: PlanTable) -> PlanTable:
-    """Return the plan with forecasts from the campaign's own summary, `plan` itself where that measured no TTFT."""
+    """Return the plan with forecasts from the campaign's own summary, `plan` itself where that knows no TTFT."""
+    summary = campaign.results / "summary.parquet"
     try:
-        measured = measured_ttft(campaign.results / "summary.parquet")
-        return PlanTable(plan_campaign(campaign, measured).rows) if measured else plan
+        measured, sampled = measured_ttft(summary), sampled_ttft(summary, campaign)
+        return PlanTable(plan_campaign(campaign, measured, sampled).rows) if measured or sampled else plan
     except LongctxError:
         return plan
 

@@ -1,4 +1,7 @@
-"""How long a prefill will take: fitted to what this campaign measured, else scaled from a published curve.
+"""How long a prefill will take: as samples of this recipe tell it, else fitted to what this campaign measured, else
+scaled from a published curve.
+
+Between two sampled lengths the estimate and its interval are interpolated in log-log; beyond the last a fit goes on.
 
 A fit is t(L) = c + a*L + b*L**2: least squares of relative errors, long lengths weighted more, no coefficient below
 zero. A curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L). The share of the
@@ -9,7 +12,7 @@ says that longer prompts get further from it; then the bound and the share of it
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log2, sqrt
+from math import exp, log, log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,18 +100,26 @@ def forecast(
     tokens: int,
     *,
     measured: Mapping[int, float] | None = None,
+    sampled: Mapping[int, Estimate] | None = None,
     bound: Callable[[int], float] | None = None,
     curve: ReferenceCurve | None = None,
     same_setup: bool = False,
 ) -> Estimate | None:
     """Return the TTFT to expect at `tokens`, or None where neither measurements nor a curve say anything.
 
-    `measured` maps lengths to mean TTFT of this campaign; `bound` gives the limit in s; `same_setup` says that the
-    curve is of the same model on the same number of the same GPUs, split in the same way.
+    `measured` maps lengths to mean TTFT of this campaign, `sampled` to estimates from samples of its recipe; `bound`
+    gives the limit in s; `same_setup` says that the curve is of the same model on the same number of the same GPUs,
+    split in the same way.
     """
     measured = measured or {}
     if tokens in measured:
         return Estimate(measured[tokens], measured[tokens], measured[tokens], "measured")
+    if sampled:
+        if min(sampled) <= tokens <= max(sampled):
+            return _between(tokens, sampled)
+        known = {length: one.ttft_s for length, one in sampled.items()} | dict(measured)
+        if tokens > max(sampled) and len(known) >= 2:
+            return extrapolate(tokens, known, bound, f"fit of {len(known)} lengths, sampled ones among them")[0]
     deviation = None  # the factor, at least 1, by which the longest measured prompt was slower or faster than the curve
     if curve and same_setup and bound and measured:
         ratio = measured[max(measured)] / curve.time_at(max(measured))
@@ -128,6 +139,19 @@ def forecast(
     factor = max(1 + OWN_SPREAD, deviation or 1.0) if same_setup else FOREIGN_FACTOR
     source = curve.name if same_setup else f"{curve.name}, scaled by hardware"
     return Estimate(middle, max(floor, middle / factor), middle * factor, source)
+
+
+def _between(tokens: int, sampled: Mapping[int, Estimate]) -> Estimate:
+    """Return the estimate of a sampled length, or what lies between two of them."""
+    if tokens in sampled:
+        return sampled[tokens]
+    lengths = sorted(sampled)
+    x = np.log(lengths)
+    columns = zip(*((one.ttft_s, one.low_s, one.high_s) for one in map(sampled.__getitem__, lengths)), strict=True)
+    # An interval may begin at 0, whose logarithm is not a number.
+    logs = (np.log(np.maximum(column, np.finfo(float).tiny)) for column in columns)
+    middle, low, high = (exp(float(np.interp(log(tokens), x, y))) for y in logs)
+    return Estimate(middle, low, high, sampled[lengths[-1]].source)
 
 
 def extrapolate(

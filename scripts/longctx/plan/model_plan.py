@@ -11,6 +11,7 @@ from longctx.lengths import ladder, parse_length
 from longctx.model.geometry import KV_DTYPE_BYTES, Geometry
 from longctx.model.reader import read_geometry
 from longctx.plan.campaign_plan import CampaignPlan
+from longctx.plan.forecast import Estimate
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.parallel_splits import splits
 from longctx.plan.planner import plan_points
@@ -59,7 +60,9 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hold", type=parse_length, help="also: how nodes of these GPUs could hold so many tokens")
 
 
-def plan_model(args: argparse.Namespace, measured: Mapping[int, float]) -> CampaignPlan:
+def plan_model(
+    args: argparse.Namespace, measured: Mapping[int, float], sampled: Mapping[int, Estimate] | None = None
+) -> CampaignPlan:
     """Return the plan of args.model on the named GPUs: one cold prompt of every length per pass."""
     if args.gpu is None:
         raise LongctxError("--gpu: missing; name a GPU of resources/hardware/gpus.csv, such as H200")
@@ -68,7 +71,7 @@ def plan_model(args: argparse.Namespace, measured: Mapping[int, float]) -> Campa
     first, dots, last = args.lengths.partition("..")
     lengths = ladder(first, last) if dots else [parse_length(part) for part in args.lengths.split(",")]
     system = System(geometry, hardware, _parallelism(args, geometry), settings)
-    rows = plan_points(system, [(COLD_MODE, length) for length in lengths], measured=measured)
+    rows = plan_points(system, [(COLD_MODE, length) for length in lengths], measured=measured, sampled=sampled)
     return CampaignPlan(system, tuple(rows))
 
 

@@ -95,13 +95,15 @@ def plan_points(
     requests: Callable[[str, int], int] = lambda mode, length: 1,
     passes: Callable[[str], int] | None = None,
     measured: Mapping[int, float] | None = None,
+    sampled: Mapping[int, Estimate] | None = None,
     samples: Callable[[str, int], Sequence[tuple[int, int]]] = lambda mode, length: (),
 ) -> list[dict[str, Any]]:
     """Return one schemas.PLAN row per (mode, length) of `points`, hours over all passes.
 
     `requests` gives the counted requests per point and pass, `passes` those of a mode (by default settings.passes),
-    `measured` the mean TTFT in seconds of the lengths that this campaign has measured already. `samples` gives the
-    parts of prompts, from token to token, that all passes compute: each costs the difference of two forecasts.
+    `measured` the mean TTFT in seconds of the lengths that this campaign has measured already, `sampled` the estimates
+    from samples of the same recipe. `samples` gives the parts of prompts, from token to token, that all passes compute:
+    each costs the difference of two forecasts.
     """
     curve = None if system.hardware is None else nearest_curve(system.hardware, reference_curves())
     bound = None if system.hardware is None else system.ttft_bound_s
@@ -109,7 +111,7 @@ def plan_points(
     rungs = Counter(mode for mode, _ in points)
     mode_passes = {mode: passes(mode) if passes else system.settings.passes for mode in rungs}
     scope = system.settings.scope
-    expect = partial(forecast, measured=measured, bound=bound, curve=curve, same_setup=same_setup)
+    expect = partial(forecast, sampled=sampled, bound=bound, curve=curve, same_setup=same_setup)
 
     def starts(mode: str) -> float:
         # Each mode has servers of its own.
@@ -117,8 +119,9 @@ def plan_points(
 
     rows = []
     for mode, n in points:
-        estimate = expect(n) if campaign_facet(mode).measures_ttft else None
-        samples_s = _samples_s(samples(mode, n), expect)
+        estimate = expect(n, measured=measured) if campaign_facet(mode).measures_ttft else None
+        # A measured time less a sampled one would be the difference of two methods.
+        samples_s = _samples_s(samples(mode, n), partial(expect, measured=None if sampled else measured))
         rows.append(_row(system, mode, n, estimate, requests(mode, n), starts(mode), mode_passes[mode], samples_s))
     return rows
 

@@ -83,7 +83,18 @@ def lengths_table(rows: Rows) -> list[str]:
     refused = [f"{human_length(row['length'])} {row['mode']}: {row['remedy']}" for row in rows if row["reason"]]
     sources = sorted({row["est_source"] for row in rows if row["est_source"]})
     note = [f"forecast from: {', '.join(sources)}"] if sources else []
-    return [*table(header, list(map(_length_row, rows))), *refused, _hours_line(rows), *note]
+    return [*table(header, list(map(_length_row, rows))), *refused, _hours_line(rows), *note, *_sampled_line(rows)]
+
+
+def _sampled_line(rows: Rows) -> list[str]:
+    """Return '64Mi: 11.2 h ± 1.0 %, from 17 samples' for the longest length whose forecast is of samples alone."""
+    sampled = [row for row in rows if (row["est_source"] or "").endswith(" samples")]
+    if not sampled:
+        return []
+    row = max(sampled, key=lambda row: row["length"])
+    share = (row["est_ttft_high_s"] - row["est_ttft_low_s"]) / 2 / row["est_ttft_s"]
+    time = human_seconds(row["est_ttft_s"])
+    return [f"{human_length(row['length'])}: {time} ± {share * 100:.1f} %, from {row['est_source']}"]
 
 
 def _hours_line(rows: Rows) -> str:

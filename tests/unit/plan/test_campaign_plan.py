@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from longctx.campaign.campaign import Campaign, from_dict
-from longctx.errors import GeometryError
+from longctx.errors import DataError, GeometryError
 from longctx.model.reader import read_geometry
-from longctx.plan.campaign_plan import measured_ttft, plan_campaign, refine_plan, save_plan
+from longctx.plan.campaign_plan import known_plan, measured_ttft, plan_campaign, refine_plan, sampled_ttft, save_plan
 from longctx.plan.hardware import Parallelism
 from longctx.plan.plan_table import PlanTable
+from longctx.plan.text import plan_text
 from longctx.prompts.sources import CorpusSpec
 from longctx.prompts.synthetic_model import make_dummy_from_config, make_model
 from longctx.resources import MODELS_DIR
@@ -177,6 +178,31 @@ def test_a_summary_with_measured_prompts_refines_the_forecast() -> None:
     assert refine_plan(kimi, plan).get("prefill", 1024)["est_ttft_s"] == 600.0
     (kimi.results / "summary.parquet").write_bytes(b"PAR1")
     assert refine_plan(kimi, plan) is plan
+
+
+def sampled_row(kimi: Campaign, length: int, ttft_s: float, **changes: Any) -> dict[str, Any]:
+    """Return a summary row whose TTFT is an estimate ± 1 %."""
+    low, high = 0.99 * ttft_s, 1.01 * ttft_s
+    estimate = {"ttft_estimate_s": ttft_s, "ttft_estimate_low_s": low, "ttft_estimate_high_s": high}
+    labels = {"mode": "sampled", "length": length, "recipe_hash": kimi.recipe_hash("sampled")}
+    return dict.fromkeys(schemas.SUMMARY.names) | labels | estimate | {"ttft_estimate_samples": 17} | changes
+
+
+def test_samples_of_this_recipe_are_the_plans_forecast(tmp_path: Path) -> None:
+    kimi, summary = from_dict(campaign()), tmp_path / "summary.parquet"
+    rows = [sampled_row(kimi, 1024, 0.1), sampled_row(kimi, 64 << 20, 40_320.0)]
+    parquet.write_rows(summary, schemas.SUMMARY, rows)
+    planned = plan_campaign(kimi, measured_ttft(summary), sampled_ttft(summary, kimi))
+    row = next(row for row in planned.rows if (row["mode"], row["length"]) == ("prefill", 64 << 20))
+    assert (row["est_ttft_s"], row["est_source"]) == (40_320.0, "17 samples")
+    assert "64Mi: 11.2 h ± 1.0 %, from 17 samples" in plan_text(planned.system, planned.rows)
+    plan = save_plan(kimi)
+    assert plan is not None
+    assert known_plan(kimi, plan, summary).rows == planned.rows
+    assert known_plan(kimi, plan, None).rows == PlanTable.read(plan).rows
+    parquet.write_rows(summary, schemas.SUMMARY, [sampled_row(kimi, 1024, 0.1, recipe_hash="other")])
+    with pytest.raises(DataError, match="another recipe"):
+        sampled_ttft(summary, kimi)
 
 
 def test_a_length_refused_by_the_plan_keeps_its_reason_and_remedy() -> None:

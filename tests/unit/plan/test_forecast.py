@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from longctx.errors import DataError
-from longctx.plan.forecast import extrapolate, fit_ttft, forecast
+from longctx.plan.forecast import Estimate, extrapolate, fit_ttft, forecast
 from longctx.plan.hardware import load_hardware
 from longctx.plan.published_curves import nearest_curve, read_ttft_csv, reference_curves
 from longctx.resources import RESOURCES
@@ -237,3 +237,27 @@ def test_measurements_win_over_curves_and_nothing_beats_the_limit() -> None:
     assert (floored.ttft_s, floored.high_s) == pytest.approx((1.05**0.5 * 1e6, 1.05e6))
     assert forecast(MI) is None
     assert forecast(MI, measured={1024: 0.1}) is None
+
+
+SAMPLED = {n * MI: Estimate(t, 0.99 * t, 1.01 * t, "17 samples") for n, t in ((1, 118.0), (4, 1710.0), (64, 40_300.0))}
+
+
+def test_samples_of_the_recipe_come_before_fits_and_curves() -> None:
+    measured = {1 << 16: 1.4, 1 << 18: 10.4, 1 << 19: 33.5}
+    assert forecast(64 * MI, measured=measured, sampled=SAMPLED) == SAMPLED[64 * MI]
+    assert forecast(1 << 19, measured=measured, sampled=SAMPLED).source == "measured"
+    assert forecast(1 << 17, measured=measured, sampled=SAMPLED).source == "fit of 3 lengths"
+
+
+def test_between_samples_the_forecast_is_interpolated_and_beyond_them_fitted() -> None:
+    between = forecast(2 * MI, sampled=SAMPLED)
+    # Half way in the logarithm of the length.
+    assert between.ttft_s == pytest.approx((118.0 * 1710.0) ** 0.5)
+    assert (between.low_s, between.high_s) == (
+        pytest.approx(0.99 * between.ttft_s),
+        pytest.approx(1.01 * between.ttft_s),
+    )
+    assert between.source == "17 samples"
+    beyond = forecast(128 * MI, measured={1 << 16: 1.4}, sampled=SAMPLED)
+    assert beyond.source == "fit of 4 lengths, sampled ones among them"
+    assert beyond.ttft_s > 2 * 40_300
