@@ -34,6 +34,28 @@ rule all:
         R / "report.html",
 
 
+onstart:
+    # Before Snakemake deletes an output.
+    if not workflow.touch:
+        jobs = workflow.dag.needrun_jobs(exclude_finished=False)
+        measured = [Path(str(file)) for job in jobs for file in job.output]
+        try:
+            startup.before_jobs(CAMPAIGN, measured, PLAN)
+        except LongctxError as error:
+            sys.exit(f"longctx: {error}")
+
+
+onstart:
+    # Before Snakemake deletes an output.
+    if not workflow.touch:
+        jobs = workflow.dag.needrun_jobs(exclude_finished=False)
+        measured = [Path(str(file)) for job in jobs for file in job.output]
+        try:
+            startup.before_jobs(CAMPAIGN, measured, PLAN)
+        except LongctxError as error:
+            sys.exit(f"longctx: {error}")
+
+
 onsuccess:
     if not workflow.touch:
         jobs = workflow.dag.needrun_jobs(exclude_finished=False)

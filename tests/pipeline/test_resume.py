@@ -1,11 +1,12 @@
 """Nothing measured is lost and nothing is measured twice, through the real Snakemake: re-runs of what ended well."""
 
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from longctx.storage import parquet, schemas
+from longctx.storage import journal, parquet, schemas
 from pipeline import LONGCTX, Pipeline, running, until
 
 SUMMARY = "results/summary.parquet"
@@ -236,3 +237,58 @@ def test_one_server_for_a_pass_drops_only_the_lengths_too_long(prepared: Pipelin
     prepared.summarise()
     assert lengths(prepared) == [256, 512]
     assert [row["n"] for row in prepared.summary()] == [1, 1]
+
+
+def took(pipeline: Pipeline, point: str, hours: float) -> None:
+    """Let the point's request have taken so long, as its journal says."""
+    path = pipeline.results / "journal" / f"{point}.jsonl"
+    records = journal.read(path)[0]
+    path.unlink()
+    for record in records:
+        cold = record.kind == "row" and record.data["role"] == "cold"
+        journal.Journal(path).append(record.kind, record.data | ({"e2e_s": hours * 3600} if cold else {}))
+
+
+def test_nothing_that_took_long_is_measured_again_unasked(measured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    took(measured, "512/pass1", 11.2)
+    parquets = {path: path.read_bytes() for path in measured.results.glob("measurements/*/*")}
+    measured.configure(serve={"max_num_batched_tokens": 4096})
+    refused = measured.run(SUMMARY)
+    assert refused.code != 0
+    assert refused.jobs["measure"] == 0
+    sentence = next(line for line in refused.said if "hours" in line)
+    assert "512/pass1: 11.2 h (11.20 hours) of finished requests would be measured again" in sentence
+    assert "since serve.max_num_batched_tokens: None -> 4096. Nothing is started." in sentence
+    assert "LONGCTX_MEASURE_AGAIN=1" in sentence
+    assert "Traceback" not in refused.output
+    assert {path: path.read_bytes() for path in measured.results.glob("measurements/*/*")} == parquets
+    assert lengths(measured) == [256, 512]
+    # Without Snakemake too, before a server starts.
+    plan = ["--plan", "", "--log", "log", "--points", "512/pass1", "--prompts", "results/prompts/512.parquet"]
+    config = max((measured.results / ".config").glob("*[0-9a-f].json"), key=lambda path: path.stat().st_mtime)
+    by_hand = [sys.executable, "scripts/measure.py", "--config-file", str(config), *plan]
+    alone = measured.tool(*by_hand, "--validations", "results/validation/512.parquet")
+    assert alone.returncode == 1
+    assert "11.20 hours" in alone.stderr
+    assert "Traceback" not in alone.stderr
+    assert measured.run(SUMMARY, "-n").code == 0
+    monkeypatch.setenv("LONGCTX_MEASURE_AGAIN", "1")
+    measured.summarise()
+    assert lengths(measured) == [256, 512, 256, 512]
+
+
+@pytest.mark.slow
+def test_another_prompt_sets_nothing_aside_that_took_long(measured: Pipeline) -> None:
+    took(measured, "512/pass1", 1.0)
+    for path in [*(measured.folder / "corpus").iterdir()][1:]:
+        path.unlink()
+    for path in measured.results.glob("*/512.parquet"):
+        path.unlink()
+    shutil.rmtree(measured.results / "corpus")
+    (measured.results / "measurements" / "512" / "pass1.parquet").unlink()
+    (measured.results / "servers" / "512" / "pass1.parquet").unlink()
+    refused = measured.run("results/measurements/512/pass1.parquet")
+    assert refused.code != 0
+    assert "of finished requests would be measured again, since prompt_sha256: " in refused.output
+    assert lengths(measured) == [256, 512]
+    assert not (measured.results / "journal" / "512" / "superseded").exists()

@@ -47,9 +47,8 @@ except (LongctxError, OSError) as error:
 # The plan that the main process saved; not there where the model cannot be planned. An input of no rule: a plain one
 # would measure everything again with each new length, and an ancient one hides jobs (see `stream_for`).
 CONFIG_FILE, PLAN_FILE = CAMPAIGN.config_file, plan_path(CAMPAIGN)
-NODE = NodeRequest(
-    CAMPAIGN, planned(CAMPAIGN) if DRY_RUN else PlanTable.read(PLAN_FILE)
-)
+PLAN = planned(CAMPAIGN) if DRY_RUN else PlanTable.read(PLAN_FILE)
+NODE = NodeRequest(CAMPAIGN, PLAN)
 R = CAMPAIGN.results
 # All cores, so that nothing runs beside a measurement. In a SLURM job: all that it was given, as its step asks for them.
 ALL_CORES = workflow.resource_settings.cores or 1

@@ -1,7 +1,7 @@
 """A point's record: its journal, the requests still missing, and the Parquets assembled from it."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -11,10 +11,11 @@ from longctx.campaign.campaign import RESULTS, Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
-from longctx.campaign.recipe_identity import changed_settings
 from longctx.measure.checkpoints import Attempt
 from longctx.measure.client.ttft_itl import Chunk
+from longctx.measure.remeasure import find_difference
 from longctx.storage import parquet, schemas
+from longctx.storage.atomic import replacing
 from longctx.storage.journal import Journal, Record, read
 from longctx.storage.locks import exclusive_lock
 from longctx.storage.provenance import file_sha256
@@ -54,7 +55,7 @@ class PointRecord:
         journal = Journal.open(journal_path(campaign, point), campaign.results / "journal" / ".reserve")
         identity = {**campaign.settings(point.mode), "prompt_sha256": prompt_sha256}
         recipe, sentence = campaign.recipe_hash(point.mode), None
-        if difference := _difference(journal, identity, recipe):
+        if difference := find_difference(campaign, point, journal, prompt_sha256):
             kept = f"what was there is kept in {journal.archive()}"
             sentence = f"{point.name}: measured again, since {difference} ({kept})"
         elif journal.damaged:
@@ -64,6 +65,37 @@ class PointRecord:
         elif is_done(journal.records):
             journal.append("reopened", {})
         return cls(campaign, point, journal), sentence
+
+    @classmethod
+    def restore(cls, campaign: Campaign, point: Point) -> bool:
+        """Write a lost journal anew from the point's Parquets; return whether it was lost and they are all there.
+
+        Parquets of another recipe give a journal without a header: its rows say whose they are.
+        """
+        path = journal_path(campaign, point)
+        files = {table: output_path(campaign, point, table) for table in OUTPUTS}
+        if read(path)[0] or not all(file.exists() for file in files.values()):
+            return False
+        tables = {table: parquet.read_rows(files[table], schema) for table, (_, schema) in OUTPUTS.items()}
+        rows, recipe = tables["measurements"], campaign.recipe_hash(point.mode)
+        prompts = {row["prompt_sha256"] for row in rows if row["prompt_sha256"]}
+        with replacing(path) as temporary:
+            record = cls(campaign, point, Journal(temporary))
+            if {row["recipe_hash"] for row in rows} == {recipe} and len(prompts) == 1:
+                identity = {**campaign.settings(point.mode), "prompt_sha256": prompts.pop()}
+                header = {"point": point.name, "settings": identity, "recipe_hash": recipe}
+                record.journal.append("header", header)
+            for server in tables["servers"]:
+                record.journal.append("server", server)
+            for row in rows:
+                key = (row["role"], row["request_index"])
+                record.begin(key)
+                for sample in _samples_of(key, tables["progress"]):
+                    record.add_progress(key, sample)
+                record.journal.append("trace", _labels(key) | {"samples": _samples_of(key, tables["traces"])})
+                record.journal.append("row", row)
+            record.done()
+        return True
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -171,6 +203,13 @@ class PointRecord:
         return [_labels(key) | labels | row for key, rows in last.items() for row in rows]
 
 
+def _samples_of(key: RequestKey, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a request's rows of traces or progress, without the columns that name it."""
+    labels = ("role", "request_index", "length", "pass_index")
+    mine = (row for row in rows if (row["role"], row["request_index"]) == key)
+    return [{name: value for name, value in row.items() if name not in labels} for row in mine]
+
+
 def _labels(key: RequestKey) -> dict[str, Any]:
     return {"role": key[0], "request_index": key[1]}
 
@@ -194,14 +233,3 @@ def exclusive(campaign: Campaign, points: Iterable[Point]) -> Iterator[None]:
         for path, held in locks.items():
             stack.enter_context(exclusive_lock(path, held))
         yield
-
-
-def _difference(journal: Journal, identity: Mapping[str, Any], recipe_hash: str) -> str | None:
-    """Return how a journal differs from the recipe and prompt at hand, None where it can be continued."""
-    if journal.header is not None:
-        return "; ".join(changed_settings(journal.header["settings"], identity)) or None
-    rows = [row for row in journal.of_kind("row") if row.get("prompt_sha256")]
-    recipes = {(row["recipe_hash"], row["prompt_sha256"]) for row in rows}
-    if recipes <= {(recipe_hash, identity["prompt_sha256"])}:
-        return None
-    return "the head of its journal is damaged and its rows are of another recipe or prompt"

@@ -22,6 +22,7 @@ from longctx.measure import checkpoints, kv_limit
 from longctx.measure.mode import MeasureFacet, measure_facet
 from longctx.measure.point_record import PointRecord, exclusive, past_rows
 from longctx.measure.refusals import Refusal, Refusals
+from longctx.measure.remeasure import refuse_unasked
 from longctx.measure.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
 from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, warm_up
@@ -47,9 +48,10 @@ def measure(
     second run); the failure of a point is a row.
     """
     with ending_with_owner(), exclusive(campaign, points), closing(Display(campaign, say)) as display:
-        records = {}
+        records, sha256 = {}, {length: variants.read_sha(path) for length, path in prompts.items()}
+        refuse_unasked(campaign, sorted(points), plan, sha256)
         for point in sorted(points):
-            records[point], sentence = PointRecord.open(campaign, point, variants.read_sha(prompts[point.length]))
+            records[point], sentence = PointRecord.open(campaign, point, sha256[point.length])
             if sentence:
                 display.say(sentence)
         folder = checkpoints.checkpoint_folder(campaign, list(records))

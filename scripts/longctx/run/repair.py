@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.point import Point
+from longctx.errors import DataError
 from longctx.measure.point_record import PointRecord
 from longctx.storage.journal import Journal, last, read, set_aside
 from longctx.storage.provenance import PARTIAL, file_sha256
@@ -57,6 +59,19 @@ def rewrite_damaged(campaign: Campaign) -> list[str]:
             sentences.append(
                 f"{point.name}: damaged Parquets ({', '.join(damaged)}) were written anew from the journal"
             )
+    return sentences
+
+
+def restore_journals(campaign: Campaign) -> list[str]:
+    """Write journals that are gone anew from the Parquets of their points; return a sentence for each.
+
+    Without it a re-run would begin from nothing, after Snakemake has deleted the Parquets.
+    """
+    sentences = []
+    for point in campaign.points():
+        with suppress(DataError):  # a damaged Parquet: whoever reads it says so
+            if PointRecord.restore(campaign, point):
+                sentences.append(f"{point.name}: its journal is gone and was written anew from its Parquets")
     return sentences
 
 

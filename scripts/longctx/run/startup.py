@@ -13,10 +13,12 @@ from pathlib import Path
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import output_path
 from longctx.errors import LongctxError
+from longctx.measure import remeasure
 from longctx.measure.kv_limit import RUN_VARIABLE
+from longctx.plan.plan_table import PlanTable
 from longctx.processes.job_owner import own_jobs
 from longctx.progress.display import note_campaign
-from longctx.run.repair import drop_torn, rewrite_damaged, set_aside_deleted
+from longctx.run.repair import drop_torn, restore_journals, rewrite_damaged, set_aside_deleted
 from longctx.serve.launchers import kv_connectors
 from longctx.storage.locks import hold_for_life, lock_holder
 
@@ -29,9 +31,9 @@ def enter_folder(state_dir: Path) -> None:
 
 
 def repair_files(campaign: Campaign) -> None:
-    """Delete torn Parquets and write damaged ones again, unless a live run is at work on the campaign."""
+    """Delete torn Parquets and write damaged ones and lost journals anew, unless a live run is at work here."""
     if lock := hold_for_life(_run_lock(campaign)):
-        _print([*drop_torn(campaign), *rewrite_damaged(campaign)])
+        _print([*drop_torn(campaign), *rewrite_damaged(campaign), *restore_journals(campaign)])
         lock.close()
 
 
@@ -49,6 +51,12 @@ def before_run(campaign: Campaign) -> None:
         )
     _print([*set_aside_deleted(campaign), unsupported(campaign)])
     note_campaign(campaign)
+
+
+def before_jobs(campaign: Campaign, measured: Iterable[Path], plan: PlanTable) -> None:
+    """Refuse to measure again what took long; LongctxError says what it was. measured: measurements to be made."""
+    files = {output_path(campaign, point, "measurements"): point for point in campaign.points()}
+    remeasure.refuse_unasked(campaign, sorted(files[path] for path in measured if path in files), plan)
 
 
 def drop_old_reports(campaign: Campaign, rules: Iterable[str]) -> None:

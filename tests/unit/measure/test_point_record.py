@@ -15,7 +15,7 @@ from longctx.campaign.point import Point
 from longctx.errors import LongctxError
 from longctx.measure import point_record
 from longctx.measure.point_record import PointRecord, is_done
-from longctx.run.repair import rewrite_damaged, set_aside_deleted
+from longctx.run.repair import restore_journals, rewrite_damaged, set_aside_deleted
 from longctx.storage import locks, parquet, schemas
 
 POINT = Point(1024, 1)
@@ -297,3 +297,48 @@ def test_two_campaigns_of_one_folder_are_not_measured_at_once(make: Make, monkey
     said = rf"another measurement is running on this host \(process {os.getpid()} on "
     with point_record.exclusive(make(), [POINT]), pytest.raises(LongctxError, match=said):
         point_record.exclusive(make(name="other"), [POINT]).__enter__()
+
+
+def tables(campaign: Campaign) -> dict[str, list[dict[str, Any]]]:
+    return {name: pq.read_table(output_path(campaign, POINT, name)).to_pylist() for name in point_record.OUTPUTS}
+
+
+def test_a_lost_journal_comes_back_from_the_parquets(make: Make) -> None:
+    campaign = make()
+    record = opened(campaign)
+    for index in range(3):
+        add(record, index)
+    finish(record)
+    before = tables(campaign)
+    record.journal.path.unlink()
+    assert restore_journals(campaign) == ["1Ki/pass1: its journal is gone and was written anew from its Parquets"]
+    again, sentence = PointRecord.open(campaign, POINT, SHA)
+    assert (sentence, again.missing()) == (None, [])
+    assert again.journal.header == record.journal.header
+    again.assemble()
+    assert tables(campaign) == before
+    assert restore_journals(campaign) == [], "a journal that is there stays as it is"
+    _, sentence = PointRecord.open(make(max_new_tokens=9), POINT, SHA)
+    assert "since max_new_tokens: 128 -> 9" in str(sentence)
+
+
+def test_a_lost_journal_of_another_recipe_stays_of_that_recipe(make: Make) -> None:
+    record = opened(make(max_new_tokens=9))
+    for index in range(3):
+        add(record, index)
+    finish(record)
+    record.journal.path.unlink()
+    restore_journals(make())
+    _, sentence = PointRecord.open(make(), POINT, SHA)
+    assert "its rows are of another recipe or prompt" in str(sentence)
+
+
+def test_a_damaged_parquet_gives_no_journal(make: Make) -> None:
+    campaign = make()
+    record = opened(campaign)
+    add(record)
+    finish(record)
+    record.journal.path.unlink()
+    output_path(campaign, POINT, "traces").write_bytes(b"PAR1")
+    assert restore_journals(campaign) == []
+    assert not record.journal.path.exists()
