@@ -81,7 +81,7 @@ class Campaign:
 
     @property
     def synthetic_weights(self) -> bool:
-        return self.config.model.weights == "dummy"
+        return self.config.model.weights != "real"
 
     @property
     def model_name(self) -> str:

@@ -31,7 +31,7 @@ def _file_faults(config: CampaignConfig) -> Iterator[str]:
     if model.trust_remote_code and not (model.revision or Path(source).is_dir()):
         yield "model.revision: missing; trust_remote_code runs the repository's code, so pin its commit"
     if source == "synthetic" and model.weights == "real":
-        yield "model.weights: a synthetic model has no weights; write weights: dummy"
+        yield "model.weights: a synthetic model has no weights; write weights: random"
     looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
     if looks_like_path and not Path(source).expanduser().is_dir():
         yield f"model.source: the folder {source} does not exist"

@@ -83,8 +83,9 @@ class ModelConfig(Section):
     source: str = Field(min_length=1, description="'synthetic' (made here, random weights), folder or Hugging Face id.")
     revision: str | None = Field(None, description="Commit of the Hugging Face repository.")
     trust_remote_code: bool = Field(False, description="Run the repository's own code; needs `revision`.")
-    weights: Literal["real", "dummy"] = "real"
-    """'real', or 'dummy' (random weights of the model's geometry; labelled synthetic)."""
+    weights: Literal["real", "random", "dummy"] = "real"
+    """'real'; 'random' = drawn at the server's start with the spread of trained ones; 'dummy' = vLLM's, near zero, which
+    flatter a mixture of experts. The last two need no checkpoint and are labelled synthetic."""
     geometry: str | None = Field(
         None,
         description="For source 'synthetic': a config.json whose geometry is served with random weights; null = the"

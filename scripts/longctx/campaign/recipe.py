@@ -11,6 +11,8 @@ from longctx.campaign.mode import campaign_facet
 
 # Each step of the engine in the log, with its tokens and its time.
 LOG_ITERATIONS = "--enable-logging-iteration-details"
+# vLLM's load format by model.weights; longctx_random is registered by vllm_plugins/random_weights.py.
+LOAD_FORMATS = {"real": "auto", "random": "longctx_random", "dummy": "dummy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_di
     serve, fields = config.serve, set(Recipe.__dataclass_fields__)
     settings = serve.model_dump(include=fields) | config.model.model_dump(include=fields)
     settings["max_model_len"] = length + serve.headroom_tokens
-    settings["load_format"] = "dummy" if config.model.weights == "dummy" else "auto"
+    settings["load_format"] = LOAD_FORMATS[config.model.weights]
     settings["prefix_caching"] |= config.checkpoint is not None or campaign_facet(mode).needs_prefix_caching
     if config.model.source == "synthetic" and not config.model.geometry:
         # A rotary table just long enough for the tiny Llama: it has no limit, and a long one costs gigabytes.
