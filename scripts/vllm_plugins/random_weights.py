@@ -1,7 +1,8 @@
 """vLLM load format `longctx_random`: random weights with the spread of trained ones, without a checkpoint.
 
 vLLM's own dummy weights lie within 0.001 of zero. Then all logits are equal, and a router sends every token to the same
-experts. Here a matrix is drawn from N(0, 1 / fan-in), so each layer keeps the size of what passes through it.
+experts. Here a matrix is drawn from N(0, 1 / fan-in), so each layer keeps the size of what passes through it. An
+embedding's fan-in is 1, since one row is looked up; where it is the output matrix too, its columns count.
 
 A value depends on the parameter's name and on its place in the matrix as it is before tensor parallelism splits it. So
 the ranks of any split hold parts of one model. Two kinds are drawn anew for each rank: the short convolutions of
@@ -65,12 +66,15 @@ def register() -> None:
 def draw_weights(model: nn.Module) -> None:
     """Give every parameter of `model` its values, in place; ValueError where vLLM quantizes while it loads."""
     modules = dict(model.named_modules())
+    heads = {id(p) for name, p in model.named_parameters(remove_duplicate=False) if "lm_head" in name}
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             remedy = "write weights: dummy, or leave --quantization out"
             raise ValueError(f"random weights: {name} is quantized while it is loaded; {remedy}")
         owner, _, short = name.rpartition(".")
         _draw(modules[owner], name, short, parameter.data)
+        if hasattr(modules[owner], "shard_indices") and short == "weight" and id(parameter) not in heads:
+            parameter.data.mul_(parameter.shape[1] ** 0.5)
 
 
 def _draw(module: nn.Module, name: str, short: str, tensor: torch.Tensor) -> None:
