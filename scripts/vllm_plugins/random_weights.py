@@ -52,17 +52,17 @@ def register() -> None:
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
     @register_model_loader(LOAD_FORMAT)
-    class RandomWeightsLoader(BaseModelLoader):
+    class RandomWeightsLoader(BaseModelLoader):  # type: ignore[misc]
         """Draws the weights where a checkpoint's would be loaded."""
 
         def download_model(self, model_config: Any) -> None:
             """Do nothing: there is no checkpoint."""
 
         def load_weights(self, model: nn.Module, model_config: Any) -> None:
-            draw_weights(model)
+            with torch.no_grad():
+                draw_weights(model)
 
 
-@torch.no_grad()
 def draw_weights(model: nn.Module) -> None:
     """Give every parameter of `model` its values, in place; ValueError where vLLM quantizes while it loads."""
     modules = dict(model.named_modules())

@@ -50,8 +50,10 @@ class ModeConfig(Section):
 class DecodeOnlyConfig(ModeConfig):
     """The decode_only mode."""
 
-    fill_mean: Number = Field(0.015, description="Mean of the values that fill the KV cache.")
-    fill_std: NonNegative = Field(0.0, description="Their standard deviation.")
+    fill_mean: Number | None = None
+    """Mean of the values that fill the KV cache; null = 0 with weights: random, else 0.015 (vLLM's default)."""
+    fill_std: NonNegative | None = None
+    """Their standard deviation; null = 1 with weights: random, as their keys and values have, else 0."""
 
 
 class ReuseConfig(ModeConfig):
@@ -84,8 +86,8 @@ class ModelConfig(Section):
     revision: str | None = Field(None, description="Commit of the Hugging Face repository.")
     trust_remote_code: bool = Field(False, description="Run the repository's own code; needs `revision`.")
     weights: Literal["real", "random", "dummy"] = "real"
-    """'real'; 'random' = drawn at the server's start with the spread of trained ones; 'dummy' = vLLM's, near zero, which
-    flatter a mixture of experts. The last two need no checkpoint and are labelled synthetic."""
+    """'real'; 'random' = drawn at the server's start with the spread of trained ones; 'dummy' = vLLM's, near zero,
+    which flatter a mixture of experts. The last two need no checkpoint and are labelled synthetic."""
     geometry: str | None = Field(
         None,
         description="For source 'synthetic': a config.json whose geometry is served with random weights; null = the"

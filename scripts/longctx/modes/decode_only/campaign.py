@@ -30,11 +30,20 @@ class DecodeOnlyCampaign(CampaignFacet):
         return 0
 
     def identity(self, config: CampaignConfig) -> dict[str, Any]:
-        return {"fill": [config.decode_only.fill_mean, config.decode_only.fill_std]}
+        return {"fill": list(_fill(config).values())}
 
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
-        fill = config.decode_only.model_dump(include={"fill_mean", "fill_std"})
-        return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both", "kv_connector_extra_config": fill}
+        connector = {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
+        return connector | {"kv_connector_extra_config": _fill(config)}
+
+
+def _fill(config: CampaignConfig) -> dict[str, float]:
+    """Return mean and deviation of the values in the KV cache."""
+    own, mean, deviation = config.decode_only, *((0.0, 1.0) if config.model.weights == "random" else (0.015, 0.0))
+    return {
+        "fill_mean": mean if own.fill_mean is None else own.fill_mean,
+        "fill_std": deviation if own.fill_std is None else own.fill_std,
+    }
 
 
 FACET = DecodeOnlyCampaign()
