@@ -24,6 +24,8 @@ def values() -> Any:
 def test_matrices_have_the_deviation_of_their_fan_in(values: Any) -> None:
     spread = {name: pair for name, pair in values["spread"].items() if "recurrent" not in name}
     assert len(spread) == 8
+    # One row is looked up, so an embedding's fan-in is 1.
+    assert spread.pop("embed.weight")[0] == pytest.approx(1, rel=0.05)
     for name, (deviation, expected) in spread.items():
         assert deviation == pytest.approx(expected, rel=0.15), name
 
