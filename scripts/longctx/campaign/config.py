@@ -115,6 +115,9 @@ class ServeConfig(Section):
     pipeline_parallel_size: int = Field(1, ge=1, description="Stages that split the layers.")
     data_parallel_size: int = Field(1, ge=1, description="Independent replicas.")
     decode_context_parallel_size: int = Field(1, ge=1, description="Ranks that share one sequence's KV cache.")
+    prefill_context_parallel_size: int = Field(
+        1, ge=1, exclude_if=lambda ranks: ranks == 1, description="Ranks that share the prefill of one chunk."
+    )
     kv_cache_dtype: KvCacheDtype = Field("auto", description="KV cache precision as vLLM names it.")
     attention_backend: str | None = Field(None, description="vLLM attention backend; null = its choice.")
     cudagraph_mode: CudagraphMode | None = Field(None, description="vLLM CUDA graph mode; null = its choice.")

@@ -35,6 +35,7 @@ class Recipe:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     decode_context_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
     kv_cache_dtype: str = "auto"
     attention_backend: str | None = None
     cudagraph_mode: str | None = None
@@ -52,8 +53,9 @@ class Recipe:
 
     @property
     def ranks(self) -> int:
-        """GPUs of the whole server; ranks that share one sequence's cache are among those of TP."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        """GPUs of the whole server; ranks that share one sequence's cache are among those of TP and PCP."""
+        one_replica = self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
+        return one_replica * self.data_parallel_size
 
 
 def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_dir: Path | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Refusals:
         """Return the bytes of a point's KV blocks on disk by the plan, over all ranks; 0 where it does not know."""
         planned, serve_config = self.plan.get(point.mode, point.length), self.campaign.config.serve
         ranks = serve_config.tensor_parallel_size * serve_config.pipeline_parallel_size
+        ranks *= serve_config.prefill_context_parallel_size
         return int(((planned.get("kv_bytes_per_rank") or 0) + (planned.get("state_bytes_per_rank") or 0)) * ranks)
 
     def by_server(self, point: Point, server: Server) -> Refusal | None:

@@ -144,6 +144,9 @@ def campaign_system(campaign: Campaign) -> System:
         aiter_version=recipe.versions.get("aiter"),
         passes=campaign.config.passes,
         scope=campaign.scope,
+        vllm_version=recipe.versions.get("vllm"),
+        prefix_caching=any(campaign.recipe(mode, longest).prefix_caching for mode in campaign.modes),
+        env=tuple(recipe.env.items()),
     )
     split = Parallelism(**{axis: getattr(recipe, f"{axis}_parallel_size") for axis in AXES})
     node = load_hardware(hardware.gpu, hardware.count) if hardware else None

@@ -33,34 +33,42 @@ class Hardware:
                 "fp4": self.fp4_flops or self.bf16_flops}  # fmt: skip
 
 
-AXES = ("tensor", "pipeline", "decode_context", "data")
+AXES = ("tensor", "pipeline", "decode_context", "data", "prefill_context")
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """vLLM's --tensor-, --pipeline-, --decode-context- and --data-parallel-size."""
+    """vLLM's --tensor-, --pipeline-, --decode-context-, --data- and --prefill-context-parallel-size."""
 
     tensor: int = 1
     pipeline: int = 1
     decode_context: int = 1
     data: int = 1
+    prefill_context: int = 1
 
     def __post_init__(self) -> None:
         for name in AXES:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}_parallel_size: is {getattr(self, name)}; it must be 1 or more")
-        if self.tensor % self.decode_context:
-            indivisible = f"{self.decode_context} does not divide tensor_parallel_size {self.tensor}"
+        tensor, prefill, decode = self.tensor, self.prefill_context, self.decode_context
+        if prefill > 1 and decode not in (1, prefill, tensor * prefill):
+            sizes = f"1, {prefill} or {tensor * prefill} beside {prefill} prefill context ranks and TP{tensor}"
+            raise ConfigError(f"decode_context_parallel_size: is {decode}; vLLM takes {sizes}")
+        if prefill == 1 and tensor % decode:
+            indivisible = f"{decode} does not divide tensor_parallel_size {tensor}"
             raise ConfigError(f"decode_context_parallel_size: {indivisible}; DCP shares the TP ranks")
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs needed; decode context parallelism shares those of tensor parallelism."""
-        return self.tensor * self.pipeline * self.data
+        """Return the GPUs needed; decode context parallelism shares those of the other axes."""
+        return self.tensor * self.pipeline * self.prefill_context * self.data
 
     @property
     def label(self) -> str:
-        sizes = (("TP", self.tensor), ("PP", self.pipeline), ("DCP", self.decode_context), ("DP", self.data))
+        sizes = (
+            ("TP", self.tensor), ("PP", self.pipeline), ("PCP", self.prefill_context), ("DCP", self.decode_context),
+            ("DP", self.data),
+        )  # fmt: skip
         return " ".join(f"{name}{size}" for name, size in sizes if size > 1) or "1 GPU"
 
 

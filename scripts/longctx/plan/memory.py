@@ -1,24 +1,22 @@
-"""The memory of the layers on one rank, and how vLLM pages it.
+"""The memory of the layers on one rank: cache bytes per token, constant states, and the pages that vLLM makes of them.
 
-vLLM gives the KV cache what gpu_memory_utilization leaves after weights, workspace and graphs. It cuts the cache into
-blocks that all layer groups share (v1/core/kv_cache_utils.py). In hybrid models a block is made as large as a layer's
-constant state (platforms/interface.py, 'Setting attention block size to N tokens'), groups are padded to equal size,
-and the last block of a sequence is charged whole. The plan follows all of it, so that it promises no more than the
-server grants.
+vLLM gives the KV cache what gpu_memory_utilization leaves after weights, workspace and graphs. In hybrid models a page
+is made as large as a layer's constant state (platforms/interface.py, 'Setting attention block size to N tokens').
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.layers import Attention, Layer
 from longctx.plan.hardware import Parallelism
+from longctx.plan.kv_groups import CachePage, PageKind
 
 BLOCK_TOKENS = 16
 MLA_BLOCK_TOKENS = 64  # FlashMLA's page
 CPU_BLOCK_TOKENS = 128
+CPU_MLA_BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +26,6 @@ class Memory:
     kv: int
     weights: int | None = None
     workspace: int | None = None
-
-
-def check_parallelism(geometry: Geometry, parallelism: Parallelism) -> None:
-    """Raise ConfigError for a split that vLLM refuses for this model."""
-    tensor, context, block = parallelism.tensor, parallelism.decode_context, geometry.quantization.block
-    for layer in geometry.layers:
-        for width in layer.ffn.sharded_widths:  # a rank's share must be whole FP8 blocks (vLLM, fp8_utils.py)
-            if block and (width % tensor or width // tensor % block):
-                share = f"{width / tensor:g} of a feed-forward width of {width} per rank"
-                whole = f"multiple of the {block} of the FP8 weights' blocks"
-                raise ConfigError(f"tensor_parallel_size: {tensor} leaves {share}, which is no {whole}")
-        if (attention := layer.attention) is None:
-            continue
-        if attention.heads % tensor:
-            raise ConfigError(f"tensor_parallel_size: {tensor} does not divide the {attention.heads} attention heads")
-        if attention.kind != "gqa":
-            continue
-        kv_heads = attention.kv_heads
-        if max(kv_heads, tensor) % min(kv_heads, tensor):
-            raise ConfigError(f"tensor_parallel_size: {tensor} and the {kv_heads} KV heads do not divide each other")
-        if context > 1 and tensor < context * kv_heads:
-            raise ConfigError(
-                f"decode_context_parallel_size: {context} needs at least {context * kv_heads} TP ranks,"
-                f" since this model's {kv_heads} KV heads are sharded before the context is"
-            )
-    if parallelism.pipeline > geometry.layer_count:
-        raise ConfigError(f"pipeline_parallel_size: {parallelism.pipeline} exceeds the {geometry.layer_count} layers")
 
 
 def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:
@@ -89,6 +60,23 @@ def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:
     return [ceil(layer.state.size_bytes / tensor) for layer in layers if layer.state]
 
 
-def tokens_bytes(layers: Sequence[Layer], tensor: int, element_bytes: int) -> list[int]:
-    """Return `token_bytes` of each layer that has attention."""
-    return [token_bytes(layer.attention, tensor, element_bytes) for layer in layers if layer.attention]
+def block_tokens(geometry: Geometry, tensor: int, element_bytes: int, kernel_tokens: int) -> int:
+    """Return the tokens of a page of full attention: the kernel's, in hybrid models as many as a layer's state takes.
+
+    `kernel_tokens` are those that vLLM rounds a hybrid model's page to.
+    """
+    largest_state = max(states_bytes(geometry.layers, tensor), default=0)
+    caches = [layer.attention for layer in geometry.layers if layer.attention]
+    per_token = max((token_bytes(attention, tensor, element_bytes) for attention in caches), default=0)
+    return kernel_tokens * max(1, ceil(largest_state / (kernel_tokens * per_token))) if per_token else kernel_tokens
+
+
+def cache_pages(layer: Layer, tensor: int, element_bytes: int, page_tokens: int, state_pages: int) -> list[CachePage]:
+    """Return the pages of one layer's caches on one rank, attention before state; none for a layer without a cache."""
+    pages = []
+    if (attention := layer.attention) and attention.kv_elements:
+        page_bytes = page_tokens * token_bytes(attention, tensor, element_bytes)
+        kind: PageKind = "full" if attention.window is None else "chunk" if attention.chunked else "window"
+        pages.append(CachePage(kind, page_tokens, page_bytes, attention.window or 0))
+    pages += [CachePage("state", 0, size, state_pages) for size in states_bytes([layer], tensor)]
+    return pages

@@ -50,6 +50,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tensor", type=_count, help="tensor parallel size; default: the largest that the model allows")
     group.add_argument("--pipeline", type=_count, help="pipeline parallel size; default: 1, or what TP leaves")
     group.add_argument("--decode-context", type=_count, default=1, help="decode context parallel size")
+    group.add_argument("--prefill-context", type=_count, default=1, help="prefill context parallel size")
+    group.add_argument("--vllm-version", help="whose rules hold; default: the newest that the plan knows")
     group.add_argument("--gpu-memory-utilization", type=_share, default=0.95, help="0 to 1")
     group.add_argument("--batched-tokens", type=_count, default=16384, help="tokens of one prefill chunk")
     headroom_help = "tokens beyond the prompt"
@@ -78,7 +80,7 @@ def plan_model(
 def _parallelism(args: argparse.Namespace, geometry: Geometry) -> Parallelism:
     """Return the split asked for; without --tensor the one of all GPUs with the largest that the model allows."""
     if args.tensor is not None:
-        return Parallelism(args.tensor, args.pipeline or 1, args.decode_context)
+        return Parallelism(args.tensor, args.pipeline or 1, args.decode_context, 1, args.prefill_context)
     for split in splits(geometry, args.count):
         if args.pipeline in (None, split.pipeline) and args.decode_context == split.decode_context:
             return split

@@ -38,8 +38,10 @@ def _row(
     """
     facet, memory, has_bounds = campaign_facet(mode), system.memory(), system.hardware is not None
     reason, remedy = None, system.aiter_problem(length)
-    if memory is not None and not system.holds(length):
-        reason, remedy = "does_not_fit", _remedy(system, length, memory)
+    if problem := system.start_problem:
+        reason, remedy = "unsupported", _remedy(system, length, problem)
+    elif memory is not None and not system.holds(length):
+        reason, remedy = "does_not_fit", _remedy(system, length, _shortage(system, length, memory))
     elif remedy:
         reason = "unsupported"
     decode_bound_tok_s = system.decode_bound_tok_s(length) if has_bounds else None
@@ -70,20 +72,27 @@ def _pass_s(system: System, starts: float, prefill_s: float, requests: int, deco
     return starts * start_s + prefill_s + requests * system.settings.max_new_tokens * step_s
 
 
-def _remedy(system: System, length: int, memory: Memory) -> str:
-    if memory.kv <= 0 and memory.weights is not None:
-        problem = f"the weights ({memory.weights / GIB:.1f} GiB per GPU) leave no room for a KV cache"
-    else:
-        need = system.kv_bytes_per_rank(system.needed_tokens(length))
-        problem = f"needs {need / GIB:.1f} GiB of KV cache per rank, {max(0, memory.kv) / GIB:.1f} GiB are left"
+def _shortage(system: System, length: int, memory: Memory) -> str:
+    """Return what leaves no room for `length`: the weights, the workspace of a prefill chunk, or the KV cache."""
+    if memory.kv > 0 or memory.weights is None or memory.workspace is None:
+        need, left = system.kv_shortage(length)
+        return f"needs {need / GIB:.1f} GiB of KV cache per rank, {max(0, left) / GIB:.1f} GiB are left"
+    weights = f"the weights ({memory.weights / GIB:.1f} GiB per GPU)"
+    if memory.kv + memory.workspace <= 0:
+        return f"{weights} leave no room for a KV cache"
+    chunk = f"the workspace of a prefill chunk of {system.batched_tokens:,} tokens ({memory.workspace / GIB:.1f} GiB)"
+    return f"{weights} and {chunk} leave no room for a KV cache: lower max_num_batched_tokens"
+
+
+def _remedy(system: System, length: int, problem: str) -> str:
     if system.hardware is None:
         gib = 1  # the smallest power of two that holds `length`
         while not replace(system, settings=replace(system.settings, cpu_kv_gib=gib)).holds(length):
             gib *= 2
-        ways = [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
+        ways = [] if system.start_problem else [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
     else:
         ways = list(ways_to_fit(system, length))
-    if longest := system.max_context():
+    if system.start_problem is None and (longest := system.max_context()):
         ways.append(f"lengths up to {longest:,} tokens")
     return f"{problem}; would fit: {' or '.join(ways)}" if ways else f"{problem}; nothing within 64 GPUs would fit"
 

@@ -6,21 +6,20 @@ for GQA over an FP8 cache, which vLLM's kernels may compute in FP8. MLA prefill 
 so its bound is the BF16 peak even over an FP8 cache.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil
 
 from packaging.version import InvalidVersion, Version
 
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.layers import Layer
-from longctx.plan import memory
+from longctx.plan import memory, vllm_rules
 from longctx.plan.hardware import Hardware, Parallelism
+from longctx.plan.kv_groups import CachePool, group_layers
+from longctx.plan.memory import Memory
 from longctx.units import GIB
 
-DEFAULT_UTILIZATION = 0.9  # vLLM 0.25.1's --gpu-memory-utilization
-DEFAULT_BATCHED_TOKENS = 8192  # vLLM's usual chunk for a server on a large GPU
 # Besides weights and KV: context, communication buffers and CUDA graphs, then activations of one prefill chunk. The
 # factor counts the copies of the widest layer that live at once. Both set on one H200 probe (measured: 4.9 GiB with a
 # 16,384-token chunk, planned: 5.3 GiB), so the plan errs towards less capacity.
@@ -36,7 +35,7 @@ class Settings:
 
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
-    'pass' or 'campaign').
+    'pass' or 'campaign'). vllm_version: the recipe's, None for the newest known one. env: the server's variables.
     """
 
     kv_dtype: str = "auto"
@@ -48,6 +47,9 @@ class Settings:
     aiter_version: str | None = None
     passes: int = 1
     scope: str = "point"
+    vllm_version: str | None = None
+    prefix_caching: bool = False
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class System:
 
     def __post_init__(self) -> None:
         split, node = self.parallelism, self.hardware
-        memory.check_parallelism(self.geometry, split)
+        vllm_rules.check_split(self.geometry, split)
         if node is not None and split.gpus > node.count:
             raise ConfigError(f"hardware.count: {split.label} needs {split.gpus} GPUs and there are {node.count}")
 
@@ -100,7 +102,8 @@ class System:
         linear = (flops / peaks[products] for products, flops in geometry.linear_flops(tokens).items())
         seconds = geometry.attention_flops(tokens) / attention_peak + sum(linear)
         seconds += geometry.index_flops(tokens) / peaks["fp8"]
-        return seconds / (self.parallelism.tensor * self.parallelism.pipeline)
+        split = self.parallelism
+        return seconds / (split.tensor * split.pipeline * split.prefill_context)
 
     def decode_bound_tok_s(self, context: int) -> float:
         """Return tokens/s of one sequence: HBM bandwidth over the bytes that one rank moves for a token.
@@ -129,7 +132,12 @@ class System:
 
     @property
     def weight_bytes_per_rank(self) -> int:
-        """Return the weights on the fullest rank: matrices sharded, norms, routers and MLA down projections copied."""
+        """Return the weights on the fullest rank."""
+        return max(self.stage_weight_bytes)
+
+    @property
+    def stage_weight_bytes(self) -> list[int]:
+        """Return a rank's weights in each stage: matrices sharded, norms, routers and MLA down projections copied."""
         geometry, tensor = self.geometry, self.parallelism.tensor
         table_per_rank = geometry.embedding_parameters * geometry.dtype_bytes / tensor
 
@@ -141,35 +149,86 @@ class System:
         totals[0] += table_per_rank
         if self.parallelism.pipeline > 1 or geometry.head_parameters:
             totals[-1] += geometry.head_bytes / tensor if geometry.head_parameters else table_per_rank
-        return ceil(max(totals))
+        return list(map(ceil, totals))
+
+    @property
+    def vllm_version(self) -> Version:
+        """Return the vLLM version whose rules hold."""
+        return vllm_rules.vllm_version(self.settings.vllm_version)
+
+    @property
+    def start_problem(self) -> str | None:
+        """Return why vLLM does not start this split of this model, or None."""
+        return vllm_rules.start_problem(self.geometry, self.parallelism, self.vllm_version)
 
     @property
     def batched_tokens(self) -> int:
-        """Return the tokens of one prefill chunk."""
-        return self.settings.batched_tokens or DEFAULT_BATCHED_TOKENS
+        """Return the tokens of one prefill chunk: the recipe's, else vLLM's default (engine/arg_utils.py)."""
+        split, node = self.parallelism, self.hardware
+        if self.settings.batched_tokens:
+            return self.settings.batched_tokens
+        if node is None:
+            return 2048 * split.tensor * split.pipeline
+        if node.hbm_bytes >= 160 * GIB:
+            return 16384
+        return 8192 if node.hbm_bytes >= 70 * GIB and "a100" not in node.name.lower() else 2048
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Return the tokens that may be scheduled and not yet freed: a chunk for each stage, on GPUs one more.
+
+        On GPUs vLLM schedules the next step before the last one has ended (async scheduling; VllmConfig's
+        max_concurrent_batches with model runner V2).
+        """
+        steps = self.parallelism.pipeline + (self.hardware is not None)
+        return steps * self.batched_tokens
 
     @property
     def block_tokens(self) -> int:
         """Return vLLM's block size in tokens; in hybrid models the smallest whose page holds a layer's state."""
-        layers, tensor = self.geometry.layers, self.parallelism.tensor
-        base = memory.BLOCK_TOKENS if self.hardware is not None else memory.CPU_BLOCK_TOKENS
-        base = memory.MLA_BLOCK_TOKENS if self.geometry.is_mla else base
-        largest_state = max(memory.states_bytes(layers, tensor), default=0)
-        per_token = max(memory.tokens_bytes(layers, tensor, self.element_bytes), default=0)
-        return base * max(1, ceil(largest_state / (base * per_token))) if per_token else base
+        sizes = (memory.CPU_BLOCK_TOKENS, memory.CPU_MLA_BLOCK_TOKENS)
+        if self.hardware is not None:
+            sizes = (memory.BLOCK_TOKENS, memory.MLA_BLOCK_TOKENS)
+        kernel = sizes[self.geometry.is_mla]
+        if any(layer.state for layer in self.geometry.layers):
+            kernel = vllm_rules.hybrid_page_tokens(self.geometry, kernel, self.vllm_version)
+        return memory.block_tokens(self.geometry, self.parallelism.tensor, self.element_bytes, kernel)
 
-    def memory(self) -> memory.Memory | None:
-        """Return a rank's budget: KV cache has what weights and workspace leave; None on a CPU of unknown cache."""
+    @property
+    def cache_pool(self) -> CachePool:
+        """Return the groups of the model's caches on one rank of each stage.
+
+        A state takes a second page where prefix caching keeps the last block's. Chunked layers beside full ones get
+        pages for all tokens, unless the server's environment allows them groups of their own (config/vllm.py).
+        """
+        tensor, page_tokens, size = self.parallelism.tensor, self.block_tokens, self.element_bytes
+        state_pages = 2 if self.settings.prefix_caching else 1
+        stages = [
+            [page for layer in stage for page in memory.cache_pages(layer, tensor, size, page_tokens, state_pages)]
+            for stage in self.stages
+        ]
+        kinds = {page.kind for stage in stages for page in stage}
+        if {"full", "chunk"} <= kinds and dict(self.settings.env).get(vllm_rules.CHUNKED_GROUPS) != "1":
+            stages = [[replace(p, kind="full", span=0) if p.kind == "chunk" else p for p in s] for s in stages]
+        return CachePool(group_layers(stages), self.in_flight_tokens, self.parallelism.decode_context)
+
+    def memory(self) -> Memory | None:
+        """Return the fullest rank's budget: the KV cache has what weights and workspace leave; None if not known."""
+        budgets = self._stage_memory()
+        return min(budgets, key=lambda budget: budget.kv) if budgets else None
+
+    def _stage_memory(self) -> list[Memory] | None:
+        """Return the budget of a rank of each stage; None on a CPU of unknown cache."""
         if self.hardware is None:
             cpu_kv_gib = self.settings.cpu_kv_gib
-            return None if cpu_kv_gib is None else memory.Memory(int(cpu_kv_gib * GIB))
+            return None if cpu_kv_gib is None else [Memory(int(cpu_kv_gib * GIB))] * self.parallelism.pipeline
         share, geometry = self.settings.gpu_memory_utilization, self.geometry
-        usable = int(self.hardware.hbm_bytes * (DEFAULT_UTILIZATION if share is None else share))
+        share = vllm_rules.default_utilization(self.vllm_version) if share is None else share
+        usable = int(self.hardware.hbm_bytes * share)
         widest = max(max(y.mixer.width, y.ffn.width) for y in geometry.layers) / self.parallelism.tensor
         elements = ACTIVATION_COPIES * self.batched_tokens * (widest + 2 * geometry.hidden_size)
         workspace = FIXED_WORKSPACE_BYTES + ceil(elements * geometry.dtype_bytes)
-        weights = self.weight_bytes_per_rank
-        return memory.Memory(usable - weights - workspace, weights, workspace)
+        return [Memory(usable - size - workspace, size, workspace) for size in self.stage_weight_bytes]
 
     def capacity_tokens(self, kv_bytes: int | None = None) -> int | None:
         """Return the tokens of the longest single sequence; None: not known, or not limited by the KV cache.
@@ -177,38 +236,18 @@ class System:
         Prompt, new tokens and headroom all count. The weakest pipeline stage decides. `kv_bytes` of KV cache per rank
         replace those of the budget.
         """
-        if kv_bytes is None:
-            if (budget := self.memory()) is None:
-                return None
-            kv_bytes = budget.kv
-        tokens = min(self._stage_tokens(stage, kv_bytes) for stage in self.stages)
-        return None if tokens == inf else int(tokens)
+        if kv_bytes is not None:
+            return self.cache_pool.longest_sequence([kv_bytes] * self.parallelism.pipeline)
+        budgets = self._stage_memory()
+        return self.cache_pool.longest_sequence([budget.kv for budget in budgets]) if budgets else None
 
-    def _stage_tokens(self, stage: list[Layer], kv_bytes: int) -> float:
-        """Return the tokens that one pipeline stage holds: pool blocks less the constant ones, over the full groups."""
-        # vLLM groups layers by these: a constant state, or the attention's kind and window.
-        keys = (("state", None) if y.state else y.attention and (y.attention.kind, y.attention.window) for y in stage)
-        layer_counts = Counter(key for key in keys if key)
-        if not layer_counts:
-            return inf
-        block, tensor = self.block_tokens, self.parallelism.tensor
-        widest = max(memory.tokens_bytes(stage, tensor, self.element_bytes), default=0)
-        page = max([block * widest, *memory.states_bytes(stage, tensor)])
-        smallest, largest = min(layer_counts.values()), max(layer_counts.values())
-        group = largest if largest < 1.5 * smallest else smallest
-        blocks = max(0, kv_bytes) // (page * group) - 1  # one block is vLLM's null block
-        full = 0
-        for (kind, window), layers in layer_counts.items():
-            groups = ceil(layers / group)
-            if kind == "state":
-                blocks -= groups
-            elif window is not None:
-                blocks -= groups * (ceil((window - 1 + self.batched_tokens) / block) + 1)
-            else:
-                full += groups
-        if blocks < 0:
-            return 0
-        return blocks // full * block * self.parallelism.decode_context if full else inf
+    def kv_shortage(self, length: int) -> tuple[int, int]:
+        """Return the bytes of KV cache that a prompt needs per rank, and those there are, in the stage that lacks most.
+
+        The null block and vLLM's padding are part of the need.
+        """
+        needs, budgets = self.cache_pool.needed_bytes(self.needed_tokens(length)), self._stage_memory() or ()
+        return max(((need, b.kv) for need, b in zip(needs, budgets, strict=True)), key=lambda pair: pair[0] - pair[1])
 
     def needed_tokens(self, length: int) -> int:
         """Return the tokens that the cache must hold for a prompt: 1024 in and 16 out need at least 1040."""

@@ -120,21 +120,31 @@ def hold_lines(rows: Rows) -> list[str]:
     for row in rows:
         longest = human_length(row["max_context"]) if row["max_context"] != 0 else "does not fit"
         sizes = [in_gib(row["weight_bytes_per_rank"]), in_gib(max(0, row["kv_bytes"]))]
-        body.append([row["parallelism"], row["kv_dtype"], *sizes, longest, *_bound_cells(row)])
-    return ["How long a context could this node hold:", *table(header, body)]
+        body.append([_split_cell(row), row["kv_dtype"], *sizes, longest, *_bound_cells(row)])
+    return ["How long a context could this node hold:", *table(header, body), *_problem_notes(rows)]
 
 
 def nodes_lines(length: int, node: Hardware, rows: Rows) -> list[str]:
     """Return the table of multi-node splits that hold `length`, marked as not run."""
     title = f"Holding {human_length(length)} tokens on nodes of {node.count} x {node.name} (computed, not run):"
+    starting = [] if any(row["problem"] is None for row in rows) else ["  no split that vLLM starts holds it"]
     if not rows:
         return [title, "  no split of up to 16 nodes holds it"]
     header = "split|nodes|KV cache|KV GiB/GPU|longest prompt|TTFT limit|decode limit tok/s"
     body = []
     for row in rows:
         sizes = [in_gib(row["kv_bytes_per_rank"]), human_length(row["max_context"])]
-        body.append([row["parallelism"], str(row["nodes"]), row["kv_dtype"], *sizes, *_bound_cells(row)])
-    return [title, *table(header, body)]
+        body.append([_split_cell(row), str(row["nodes"]), row["kv_dtype"], *sizes, *_bound_cells(row)])
+    return [title, *starting, *table(header, body), *_problem_notes(rows)]
+
+
+def _split_cell(row: Mapping[str, Any]) -> str:
+    return f"{row['parallelism']} *" if row["problem"] else str(row["parallelism"])
+
+
+def _problem_notes(rows: Rows) -> list[str]:
+    """Return a line for each reason why vLLM does not start a row of the table that is marked with a star."""
+    return [f"* computed, but {problem}" for problem in dict.fromkeys(row["problem"] for row in rows) if problem]
 
 
 def _bound_cells(row: Mapping[str, Any]) -> list[str]:

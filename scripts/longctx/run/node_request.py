@@ -34,7 +34,8 @@ class NodeRequest:
         serve, hardware = self._campaign.config.serve, self._campaign.config.hardware
         if self._campaign.config.launcher == "external" or serve.cpu_kv_cache_gib:
             return 0
-        ranks = serve.tensor_parallel_size * serve.pipeline_parallel_size * serve.data_parallel_size
+        ranks = serve.tensor_parallel_size * serve.pipeline_parallel_size * serve.prefill_context_parallel_size
+        ranks *= serve.data_parallel_size
         return int(max(ranks, hardware.count if hardware else 0))
 
     def runtime_minutes(self, points: Sequence[Point]) -> int:

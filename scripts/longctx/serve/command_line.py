@@ -16,12 +16,14 @@ HOW = ("kv_cache_dtype", "attention_backend", "gpu_memory_utilization", "max_num
 def command(recipe: Recipe, host: str, port: int) -> list[str]:
     """Return the arguments after `python -m vllm.entrypoints.openai.api_server`."""
     dp, dcp = recipe.data_parallel_size, recipe.decode_context_parallel_size
+    pcp = recipe.prefill_context_parallel_size
     options: dict[str, Any] = {
         "--host": host,
         "--port": port,
         **{f"--{name.replace('_', '-')}": getattr(recipe, name) for name in (*WHAT, *HOW)},
         "--data-parallel-size": dp if dp > 1 else None,
         "--decode-context-parallel-size": dcp if dcp > 1 else None,
+        "--prefill-context-parallel-size": pcp if pcp > 1 else None,
         "--compilation-config": recipe.cudagraph_mode and json.dumps({"cudagraph_mode": recipe.cudagraph_mode}),
         "--kv-transfer-config": recipe.kv_transfer_config and json.dumps(recipe.kv_transfer_config),
     }

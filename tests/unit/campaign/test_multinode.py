@@ -17,10 +17,10 @@ def campaign() -> Campaign:
     return read_campaign(ROOT / "workflow/campaigns/multinode.yaml")
 
 
-def test_the_campaign_holds_512mi_tokens_by_the_plan(campaign: Campaign) -> None:
+def test_the_campaign_holds_256mi_tokens_by_the_plan(campaign: Campaign) -> None:
     rows = plan_campaign(campaign).rows
     assert [(row["length"] >> 20, row["fits"], row["reason"]) for row in rows] == [
-        (length, True, None) for length in (128, 256, 512)
+        (length, True, None) for length in (64, 128, 256)
     ]
     assert rows[-1]["ttft_bound_s"] is None, "nothing is prefilled"
 
@@ -28,7 +28,7 @@ def test_the_campaign_holds_512mi_tokens_by_the_plan(campaign: Campaign) -> None
 @pytest.mark.parametrize("version", ["0.25.1", "0.32.0"])
 def test_its_flags_are_vllms(campaign: Campaign, version: str) -> None:
     known = set((ROOT / f"tests/data/server_logs/{version}-flags.txt").read_text().split())
-    ours = {word for word in campaign.recipe("decode_only", 512 << 20).extra_args if word.startswith("--")}
+    ours = {word for word in campaign.recipe("decode_only", 256 << 20).extra_args if word.startswith("--")}
     assert ours == {"--nnodes", "--node-rank", "--master-addr", "--distributed-executor-backend"}
     assert ours | {"--headless"} <= known
 
@@ -48,8 +48,10 @@ def test_the_page_shows_what_the_planner_prints(gpu: str, utilization: str) -> N
             "8",
             "--gpu-memory-utilization",
             utilization,
+            "--vllm-version",
+            "0.25.1",
             "--hold",
-            "512Mi",
+            "256Mi",
         ],
         check=True,
         capture_output=True,

@@ -11,9 +11,9 @@ from longctx.errors import ConfigError, GeometryError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
-from longctx.plan.memory import check_parallelism
 from longctx.plan.parallel_splits import splits
 from longctx.plan.system import Settings, System
+from longctx.plan.vllm_rules import check_split
 from longctx.resources import MODELS_DIR
 
 GIB = 2**30
@@ -222,7 +222,7 @@ def test_a_split_that_cuts_fp8_blocks_is_refused_as_vllm_does() -> None:
     with pytest.raises(
         ConfigError, match="8 leaves 192 of a feed-forward width of 1536 per rank, which is no multiple"
     ):
-        check_parallelism(fp8, Parallelism(tensor=8))
+        check_split(fp8, Parallelism(tensor=8))
     assert next(split.label for split in splits(fp8, 8)) == "TP4 PP2"
     assert next(split.label for split in splits(geometry("Qwen3-235B-A22B"), 8)) == "TP8"
-    check_parallelism(read_geometry("deepseek-v3"), Parallelism(tensor=16))
+    check_split(read_geometry("deepseek-v3"), Parallelism(tensor=16))

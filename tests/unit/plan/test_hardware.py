@@ -4,7 +4,7 @@ import pytest
 from longctx.errors import ConfigError
 from longctx.model.reader import read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware, read_gpus
-from longctx.plan.memory import check_parallelism
+from longctx.plan.vllm_rules import check_split
 from longctx.resources import GPUS_CSV
 
 GIB = 2**30
@@ -47,8 +47,8 @@ def test_parallelism_is_checked() -> None:
     with pytest.raises(ConfigError, match="tensor_parallel_size: is 0"):
         Parallelism(tensor=0)
     with pytest.raises(ConfigError, match="does not divide the 28 attention heads"):
-        check_parallelism(read_geometry("qwen2.5-7b-1m"), Parallelism(tensor=8))
+        check_split(read_geometry("qwen2.5-7b-1m"), Parallelism(tensor=8))
     with pytest.raises(ConfigError, match="needs at least 64 TP ranks"):
-        check_parallelism(read_geometry("llama-3.1-8b"), Parallelism(tensor=8, decode_context=8))
+        check_split(read_geometry("llama-3.1-8b"), Parallelism(tensor=8, decode_context=8))
     with pytest.raises(ConfigError, match="exceeds the 27 layers"):
-        check_parallelism(KIMI, Parallelism(pipeline=28))
+        check_split(KIMI, Parallelism(pipeline=28))

@@ -53,7 +53,7 @@ def test_bf16_does_not_fit_at_64mi_and_the_remedy_says_what_would() -> None:
     assert (row["fits"], row["reason"], row["est_hours"]) == (False, "does_not_fit", None)
     assert row["kv_bytes_per_rank"] == 504 * GIB
     assert row["remedy"].startswith("needs 504.1 GiB of KV cache per rank, 25")
-    assert "would fit: kv_cache_dtype fp8 or TP8 DCP2 or lengths up to 34,5" in row["remedy"]
+    assert "would fit: kv_cache_dtype fp8 or TP2 PP4 or lengths up to 34,5" in row["remedy"]
 
 
 def test_every_remedy_that_names_a_split_really_fits() -> None:

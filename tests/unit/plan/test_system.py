@@ -23,12 +23,17 @@ PLAIN = {
     "model_type": "llama", "dtype": "bfloat16", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 }  # fmt: skip
-PROBE = Settings("fp8_e4m3", gpu_memory_utilization=0.95, batched_tokens=16384)
+PROBE = Settings("fp8_e4m3", gpu_memory_utilization=0.95, batched_tokens=16384, vllm_version="0.25.1")
 PUBLISHED = replace(PROBE, gpu_memory_utilization=0.952, aiter_version="v0.1.19.post2")
 
 
 def system(geometry: Geometry = KIMI, hardware: Hardware | None = MANY, kv_dtype: str = "fp8", **split: int) -> System:
     return System(geometry, hardware, Parallelism(**split), Settings(kv_dtype))
+
+
+def seen(planned: System) -> System:
+    """Return the system with the version of vLLM that was measured on H200."""
+    return replace(planned, settings=replace(planned.settings, vllm_version="0.25.1"))
 
 
 def test_mla_is_replicated_and_gqa_sharded_down_to_one_head() -> None:
@@ -64,8 +69,9 @@ def test_about_12_gib_of_weights_per_rank() -> None:
 
 
 def test_block_size_is_the_one_vllm_logs() -> None:
-    # 'Setting attention block size to 3776 tokens' (H200, TP1, FP8).
-    assert system(kv_dtype="fp8_e4m3").block_tokens == 3776
+    # 'Setting attention block size to 3776 tokens' (H200, TP1, FP8, 0.25.1); 0.32 rounds MLA's to 128 (interface.py).
+    assert seen(system(kv_dtype="fp8_e4m3")).block_tokens == 3776
+    assert system(kv_dtype="fp8_e4m3").block_tokens == 3840
     assert system(LLAMA).block_tokens == 16
 
 
@@ -73,7 +79,7 @@ def test_paging_alone_gives_the_measured_capacity() -> None:
     # The server's 36.9 GiB were 2599 blocks of 7 layers; its log divides by max_model_len, hence the last 23 tokens.
     pool = 2599 * 7 * 3776 * 576
     assert pool == pytest.approx(36.9 * GIB, rel=0.002)
-    capacity = system().capacity_tokens(pool)
+    capacity = seen(system()).capacity_tokens(pool)
     assert capacity is not None
     assert 0 <= MEASURED_CAPACITY - capacity < 3776
 
@@ -113,18 +119,47 @@ def test_cpu_capacity_is_its_cache_space() -> None:
     assert System(tiny, None, Parallelism(), settings).capacity_tokens() == pytest.approx(16.7e6, rel=0.01)
 
 
+def test_two_h200_hold_what_the_server_said() -> None:
+    # TP2: 83.34 GiB for KV, 'GPU KV cache size: 22,184,825 tokens'; the log rounds through max_model_len.
+    capacity = seen(system(hardware=load_hardware("H200", 2), tensor=2)).capacity_tokens(int(83.34 * GIB))
+    assert capacity == pytest.approx(22_184_825, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("split", "mla_layers"),
+    [({"pipeline": 2}, 4), ({"pipeline": 4}, 2), ({"pipeline": 8}, 1), ({"tensor": 2, "pipeline": 2}, 4)],
+)
+def test_pipeline_stages_hold_their_own_layers(split: dict[str, int], mla_layers: int) -> None:
+    # Seven MLA layers over the stages; the fullest one limits. Pages of KDA's states are as large as MLA's.
+    planned = seen(system(**split))
+    blocks = GIB // (mla_layers * planned.block_tokens * 576)
+    assert set(planned.cache_pool.block_bytes) == {mla_layers * planned.block_tokens * 576}
+    assert planned.capacity_tokens(GIB) == (blocks - 1 - 3) * planned.block_tokens
+
+
+def test_pipelines_of_h200_hold_what_tensor_parallelism_does_not() -> None:
+    def longest(gpus: int, **split: int) -> float:
+        node = System(KIMI, load_hardware("H200", gpus), Parallelism(**split), PROBE)
+        assert node.start_problem is None
+        return (node.max_context() or 0) / MI
+
+    assert longest(2, pipeline=2) > 36 > 22 > longest(2, tensor=2)
+    assert longest(4, pipeline=4) > 64 > longest(4, tensor=4)
+    assert longest(8, pipeline=8) > longest(8, tensor=2, pipeline=4) > 64 > longest(8, tensor=8)
+
+
 def test_windows_cost_a_constant() -> None:
     mistral = build_geometry(PLAIN | {"model_type": "mistral", "sliding_window": 4096})
     assert system(mistral).capacity_tokens(8 * GIB) is None
     assert system(mistral).capacity_tokens(1000) == 0
-    # vLLM's null block, and the blocks of 4095 + 8192 tokens, and one, since these need not begin with a block.
-    least = (1 + 768 + 1) * 16 * mistral.kv_bytes(1, "fp8")
+    # vLLM's null block, and the blocks of 4095 + 2 x 8192 tokens, and one, since these need not begin with a block.
+    least = (1 + 1280 + 1) * 16 * mistral.kv_bytes(1, "fp8")
     assert system(mistral).capacity_tokens(least) is None
-    assert system(mistral).capacity_tokens(least - 1) == 0
+    assert system(mistral).capacity_tokens(least - 1) == 1279 * 16, "shorter sequences take less"
     gemma = read_geometry("gemma-3-27b")
     capacity, limit = system(gemma, kv_dtype="bfloat16").capacity_tokens(64 * GIB), 64 * GIB
     assert capacity is not None
-    assert 0.9 * limit < capacity * gemma.kv_bytes_per_token("bfloat16") < limit
+    assert 0.85 * limit < capacity * gemma.kv_bytes_per_token("bfloat16") < limit
 
 
 def test_a_split_that_cannot_be_is_no_system() -> None:
