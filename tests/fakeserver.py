@@ -30,8 +30,8 @@ A token is sent when the client has read the one before: on a busy machine they 
 Truth: the counters hold the planned durations, not the slept ones; decode_s is (tokens - 1)·itl_s. KV usage
 rises during the prefill as the cost model says. With --enable-prefix-caching a prompt's longest prefix seen
 before (in blocks of 16) costs nothing. DecodeBenchConnector makes the prefill free, but where prompt_logprobs are
-asked for, as in vLLM; OffloadingConnector with a root_dir and PYTHONHASHSEED takes back what an earlier process had
-prefilled.
+asked for, as in vLLM; a connector of ours claims what the request's kv_transfer_params say; OffloadingConnector with a
+root_dir and PYTHONHASHSEED takes back what an earlier process had prefilled.
 """
 
 import argparse
@@ -184,6 +184,9 @@ class Completion:
     def _cached(self) -> int:
         if self.state.connector.get("kv_connector") == "DecodeBenchConnector":
             return len(self.ids) - 1 if self.request.get("prompt_logprobs") is None else 0
+        if "kv_connector_module_path" in self.state.connector:
+            claimed = (self.request.get("kv_transfer_params") or {}).get("claimed_tokens", 0)
+            return min(int(claimed), len(self.ids) - 1)
         best = self._external()
         if self.state.prefix_caching:
             for old in self.state.seen:
@@ -330,7 +333,9 @@ class Completion:
 
     def _count(self) -> None:
         self.state.seen = [*self.state.seen[-7:], self.ids]
-        external = self.state.connector.get("kv_connector") == "DecodeBenchConnector" or self._checkpoint()
+        connector = self.state.connector
+        skips = connector.get("kv_connector") == "DecodeBenchConnector" or "kv_connector_module_path" in connector
+        external = skips or self._checkpoint()
         with self.state.lock:
             self.state.count(
                 prefill_s=self.prefill_s,
@@ -389,6 +394,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=1 << 20)
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--attention-backend", default="FLASH_ATTN")
+    parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--enable-prompt-tokens-details", action="store_true")
     parser.add_argument("--kv-transfer-config", type=json.loads, default={})
@@ -417,6 +423,8 @@ def main() -> None:
         ignore = "import signal; signal.signal(15, signal.SIG_IGN);" if plan["child"] == "ignore_term" else ""
         subprocess.Popen([sys.executable, "-c", f"{ignore}import time; time.sleep(600)"])
     announce(state, plan)
+    if arguments.max_num_batched_tokens:
+        log(f"Chunked prefill is enabled with max_num_batched_tokens={arguments.max_num_batched_tokens}.")
     if plan.get("never_listen"):
         time.sleep(3600)
     while os.path.exists(plan.get("hold_start", "")):
