@@ -82,7 +82,7 @@ def _draw(module: nn.Module, name: str, short: str, tensor: torch.Tensor) -> Non
         return
     if gate := GATES.get(short):
         heads, rank = tensor.numel(), int(getattr(module, "tp_rank", 0))
-        whole = torch.empty((rank + 1) * heads, device=tensor.device)
+        whole = torch.empty((rank + 1) * heads, dtype=torch.float32, device=tensor.device)
         whole.uniform_(1e-6, 1, generator=_generator(name, tensor.device))
         tensor.copy_(gate(whole[-heads:]).view_as(tensor))
     elif short == "g_idx" or "scale" in short or "zero" in short or tensor.dtype in QUANTIZED:
@@ -192,7 +192,7 @@ def _draw_matrix(matrix: torch.Tensor, name: str, layout: Layout) -> None:
         end = block.start + block.rows
         for piece in range(block.start // step, -(-end // step)):
             first, last = max(block.start, piece * step), min(end, (piece + 1) * step)
-            drawn = torch.empty(step, layout.columns, device=matrix.device)
+            drawn = torch.empty(step, layout.columns, dtype=torch.float32, device=matrix.device)
             drawn.normal_(0, layout.columns**-0.5, generator=_generator(f"{name}.{piece}", matrix.device))
             row = done + first - block.start
             matrix[row : row + last - first] = drawn[
@@ -224,7 +224,8 @@ def _draw_codes(tensor: torch.Tensor, name: str) -> None:
         part = flat[first : first + PIECE]
         if kind == torch.int8 or kind.is_floating_point:
             rms, limit = (INT8_RMS, 127) if kind == torch.int8 else (FP8_RMS, 448)
-            drawn = torch.empty(part.shape, device=tensor.device).normal_(0, rms, generator=generator)
+            drawn = torch.empty(part.shape, dtype=torch.float32, device=tensor.device)
+            drawn.normal_(0, rms, generator=generator)
             part.copy_((drawn if kind.is_floating_point else drawn.round()).clamp(-limit, limit))
         else:
             part.view(torch.uint8).random_(0, 256, generator=generator)

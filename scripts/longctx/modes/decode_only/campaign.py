@@ -1,4 +1,4 @@
-"""Decode without prefill in a campaign: vLLM's DecodeBenchConnector fills the KV cache."""
+"""Decode without prefill in a campaign: a KV connector fills the KV cache."""
 
 from typing import Any
 
@@ -33,8 +33,11 @@ class DecodeOnlyCampaign(CampaignFacet):
         return {"fill": list(_fill(config).values())}
 
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
-        connector = {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
-        return connector | {"kv_connector_extra_config": _fill(config)}
+        fill = _fill(config)
+        name = {"kv_connector": "DecodeBenchConnector"}
+        if fill["fill_std"]:
+            name = {"kv_connector": "NoiseConnector", "kv_connector_module_path": "filled_prefix"}
+        return name | {"kv_role": "kv_both", "kv_connector_extra_config": fill}
 
 
 def _fill(config: CampaignConfig) -> dict[str, float]:

@@ -11,7 +11,7 @@ SHARED_MEMORY = "/dev/shm/"
 REGISTRY = Path("distributed", "kv_transfer", "kv_connector", "factory.py")
 # Where a vLLM that can load a connector of ours names the key for it, and what ours are derived from.
 LOADER = Path("config", "kv_transfer.py"), "kv_connector_module_path"
-BASES = {"FilledPrefixConnector": "DecodeBenchConnector"}
+BASES = dict.fromkeys(("FilledPrefixConnector", "NoiseConnector"), "DecodeBenchConnector")
 FIND = (
     "import importlib.util as u, importlib.metadata as m, json\n"
     "spec = u.find_spec('vllm')\n"
