@@ -1,5 +1,6 @@
 """The plan as text: a heading, a table of lengths, and a table of contexts that the node could hold."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,21 +53,33 @@ def heading(system: System) -> list[str]:
         f"  parameters {human_parameters(geometry.parameters_total)},"
         f" active {human_parameters(geometry.parameters_active)};"
         f" weights {human_bytes(geometry.weight_bytes)}, active {human_bytes(geometry.active_weight_bytes)}",
-        f"  KV cache {geometry.kv_bytes_per_token('bfloat16'):,} B/token in BF16,"
-        f" {geometry.kv_bytes_per_token('fp8'):,} in FP8; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
+        f"  {_growth(geometry)}; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
         f" block {system.block_tokens} tokens",
     ]
     memory = system.memory()
     if memory is not None and memory.weights is not None:
         weights, workspace, left = map(in_gib, (memory.weights, memory.workspace, max(0, memory.kv)))
         used = f"weights {weights} GiB, workspace {workspace} GiB (with margin)"
-        lines.append(f"  per GPU: {used}, {left} GiB left for KV cache")
+        room = f"{left} GiB left for KV cache" if memory.kv > 0 else f"{in_gib(-memory.kv)} GiB more than there is"
+        lines.append(f"  per GPU: {used}, {room}")
     elif memory is not None:
-        lines.append(f"  KV cache {in_gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE)")
+        here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        short = f"; this machine has {in_gib(here)} GiB of memory" if memory.kv > here else ""
+        lines.append(f"  KV cache {in_gib(memory.kv)} GiB (VLLM_CPU_KVCACHE_SPACE){short}")
     if windowed := geometry.windowed_bytes("bfloat16"):
         most = f"{human_bytes(windowed)} more in BF16, {human_bytes(windowed / 2)} in FP8"
-        lines.append(f"  windowed layers hold at most {most}")
+        in_flight = f"vLLM keeps up to {system.in_flight_tokens:,} tokens in flight beside each window"
+        lines.append(f"  windowed layers hold at most {most}; {in_flight}")
     return lines + [f"  note: {note}" for note in geometry.notes]
+
+
+def _growth(geometry: Geometry) -> str:
+    """Return how the KV cache grows with the context; with windows only it does not."""
+    bf16, fp8 = (geometry.kv_bytes_per_token(kv_dtype) for kv_dtype in ("bfloat16", "fp8"))
+    if not bf16:
+        windows = any(layer.attention for layer in geometry.layers)
+        return "KV cache of windows only, which does not grow beyond them" if windows else "no KV cache"
+    return f"KV cache {bf16:,} B/token in BF16, {fp8:,} in FP8"
 
 
 def position_note(geometry: Geometry, longest: int) -> list[str]:

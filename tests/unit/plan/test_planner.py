@@ -72,6 +72,23 @@ def test_weights_alone_may_not_fit() -> None:
     assert row["capacity_tokens"] == 0
 
 
+def test_a_chunk_may_take_the_room_that_weights_leave() -> None:
+    row = plan_row(LLAMA, H200, ONE, Settings("fp8", 0.95, batched_tokens=2**20), 1024)
+    assert row["fits"] is False
+    assert row["remedy"].startswith("the weights (15.0 GiB per GPU) and the workspace of a prefill chunk of 1,048,576")
+    assert "lower max_num_batched_tokens" in row["remedy"]
+
+
+def test_a_split_that_vllm_does_not_start_is_refused_and_never_recommended() -> None:
+    split = Parallelism(tensor=8, decode_context=8)
+    row = plan_row(KIMI, MI355X, split, replace(PUBLISHED, vllm_version="0.25.1"), 64 * MI)
+    assert (row["fits"], row["reason"], row["est_hours"]) == (False, "unsupported", None)
+    assert "vLLM 0.25.1 refuses context parallelism for hybrid models" in row["remedy"]
+    assert "DCP" not in row["remedy"].partition("would fit")[2]
+    mla = plan_row(read_geometry("deepseek-v3"), MI355X, split, replace(PUBLISHED, vllm_version="0.25.1"), MI)
+    assert mla["reason"] is None
+
+
 def test_cpu_plans_without_hardware() -> None:
     settings = Settings("fp8", cpu_kv_gib=4.0, headroom_tokens=1024)
     row = plan_row(LLAMA, None, Parallelism(), settings, 1024)

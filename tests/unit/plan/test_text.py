@@ -29,8 +29,17 @@ def test_windows_are_named() -> None:
     mistral = build_geometry(configs["Mistral-7B-v0.1"]["config"], "mistral")
     assert mistral.windowed_bytes("bfloat16") == 32 * 2 * 8 * 128 * 4096 * 2
     lines = text.heading(System(mistral, load_hardware("H200"), Parallelism(), Settings()))
-    assert "  windowed layers hold at most 512 MiB more in BF16, 256 MiB in FP8" in lines
+    assert any("windowed layers hold at most 512 MiB more in BF16, 256 MiB in FP8; vLLM keeps" in x for x in lines)
+    assert "0 B/token" not in "\n".join(lines)
+    assert any("KV cache of windows only" in line for line in lines)
     assert "windowed" not in "\n".join(text.heading(NODE))
+
+
+def test_memory_that_is_not_there_is_named() -> None:
+    huge = System(LLAMA, None, Parallelism(), Settings("fp8", cpu_kv_gib=2.0**20))
+    assert "this machine has " in text.heading(huge)[-1]
+    large = System(read_geometry("deepseek-v3"), load_hardware("H200"), Parallelism(), Settings("fp8"))
+    assert any(line.endswith(" GiB more than there is") for line in text.heading(large))
 
 
 def test_lengths_beyond_the_model_s_own_limit_are_noted() -> None:

@@ -1,0 +1,203 @@
+"""The longest sequence by vLLM's own functions, for the plan's tests: run by .venv-vllm's Python, JSON in and out.
+
+In: a list of cases with `config` (a released config.json), `tensor`, `pipeline`, `decode_context`, `kv_dtype`, `chunk`
+(max_num_batched_tokens), `kv_bytes` (of each rank), `gpu`, `prefix_caching`. Out: for each case the tokens, or null
+where nothing limits them. The layers' specs are made here from the config; sizes of pages, alignment, groups, stages,
+tokens in flight and the search are vLLM's.
+"""
+
+import contextlib
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm import config as vllm_configs
+from vllm.config import VllmConfig
+from vllm.distributed.utils import get_pp_indices
+from vllm.model_executor.layers.mamba.mamba_utils import MambaStateDtypeCalculator, MambaStateShapeCalculator
+from vllm.model_executor.models import ModelRegistry
+from vllm.platforms.interface import Platform
+from vllm.v1.attention.backend import AttentionBackend, MultipleOf
+from vllm.v1.core import kv_cache_utils as paging
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    get_kv_quant_mode,
+)
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+LONGEST = 2**40
+
+
+def kinds(text: dict[str, Any]) -> list[str]:
+    """Return what each layer of the language model caches, by the fields that transformers and vLLM read."""
+    count = text["num_hidden_layers"]
+    if linear := text.get("linear_attn_config"):
+        return ["mla" if i + 1 in linear["full_attn_layers"] else "kda" for i in range(count)]
+    if "kv_lora_rank" in text:
+        return ["dsa" if "index_topk" in text else "mla"] * count
+    if pattern := text.get("hybrid_override_pattern"):
+        return [{"M": "mamba2", "*": "full"}.get(kind, "none") for kind in pattern]
+    if pattern := text.get("hybrid_layer_pattern"):
+        return ["window" if is_window else "full" for is_window in pattern]
+    if types := text.get("layer_types"):
+        names = {"full_attention": "full", "sliding_attention": "window", "linear_attention": "gdn"}
+        return [names[kind] for kind in types]
+    if text["model_type"] == "llama4_text":
+        return ["full" if (i + 1) % 4 == 0 else "chunk" for i in range(count)]
+    if text["model_type"] == "gemma3_text":
+        return ["full" if (i + 1) % 6 == 0 else "window" for i in range(count)]
+    if text["model_type"] == "qwen3_next":
+        return ["full" if (i + 1) % 4 == 0 else "gdn" for i in range(count)]
+    return ["window" if text.get("sliding_window") else "full"] * count
+
+
+def state(kind: str, text: dict[str, Any], tensor: int) -> tuple[Any, Any]:
+    """Return the shapes and dtypes of a layer's constant state on one rank."""
+    shapes, dtypes = MambaStateShapeCalculator, MambaStateDtypeCalculator
+    if kind == "kda":
+        linear = text["linear_attn_config"]
+        heads, dim, kernel = linear["num_heads"], linear["head_dim"], linear["short_conv_kernel_size"]
+        return shapes.kda_state_shape(tensor, heads, dim, conv_kernel_size=kernel), dtypes.kda_state_dtype(
+            torch.bfloat16, "auto"
+        )
+    if kind == "gdn":
+        sizes = [text[f"linear_{name}"] for name in ("num_key_heads", "num_value_heads", "key_head_dim")]
+        sizes += [text["linear_value_head_dim"], text["linear_conv_kernel_dim"]]
+        ssm = text.get("mamba_ssm_dtype", "auto")
+        return shapes.gated_delta_net_state_shape(tensor, *sizes), dtypes.gated_delta_net_state_dtype(
+            torch.bfloat16, "auto", ssm
+        )
+    heads, dim = text["mamba_num_heads"], text["mamba_head_dim"]
+    names = ("n_groups", "ssm_state_size", "conv_kernel")
+    groups, size, kernel = (text[name] for name in names)
+    shape = shapes.mamba2_state_shape(tensor, heads * dim, groups, heads, dim, size, kernel)
+    return shape, dtypes.mamba2_state_dtype(torch.bfloat16, "auto", text.get("mamba_ssm_cache_dtype", "auto"))
+
+
+class Backend(AttentionBackend):
+    """An attention kernel that takes pages of a multiple of `tokens`."""
+
+    tokens = 16
+
+    @classmethod
+    def get_supported_kernel_block_sizes(cls, kv_cache_spec: Any = None) -> list[Any]:
+        return [MultipleOf(cls.tokens)]
+
+
+def servers_config(case: dict[str, Any], text: dict[str, Any], layers: list[str]) -> Any:
+    """Return what vLLM's functions read of a VllmConfig, with the block size that its platform would set."""
+    tensor, gpu, is_mla = case["tensor"], case["gpu"], "kv_lora_rank" in text
+    kv_heads = max(1, (text.get("num_key_value_heads") or text["num_attention_heads"]) // tensor)
+    head_size = text["kv_lora_rank"] + text["qk_rope_head_dim"] if is_mla else text.get("head_dim") or (
+        text["hidden_size"] // text["num_attention_heads"]
+    )  # fmt: skip
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(
+            max_model_len=LONGEST, use_mla=is_mla, dtype=torch.bfloat16, architecture="",
+            get_num_kv_heads=lambda _: 1 if is_mla else kv_heads, get_head_size=lambda: head_size,
+        ),
+        cache_config=SimpleNamespace(
+            cache_dtype=case["kv_dtype"], block_size=(64 if is_mla else 16) if gpu else 128, mamba_block_size=None,
+            mamba_cache_mode="align" if case["prefix_caching"] else "none", num_gpu_blocks_override=None,
+            mamba_page_size_padded=None, kv_cache_dtype_skip_layers=[], prefix_cache_retention_interval=None,
+            get_resolved_kv_cache_layout=lambda: KVCacheLayout.LBNHC,
+        ),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=case["pipeline"], decode_context_parallel_size=case["decode_context"],
+            tensor_parallel_size=tensor,
+        ),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=case["chunk"], async_scheduling=gpu,
+            disable_hybrid_kv_cache_manager="chunk" in layers,
+        ),
+        attention_config=SimpleNamespace(hisparse_config=None), speculative_config=None, use_v2_model_runner=gpu,
+    )  # fmt: skip
+    config.max_concurrent_batches = VllmConfig.max_concurrent_batches.fget(config)
+    config.max_in_flight_tokens = VllmConfig.max_in_flight_tokens.fget(config)
+    states = {kind for kind in layers if kind in ("kda", "gdn", "mamba2")}
+    if states:
+        shapes, dtypes = state(states.pop(), text, tensor)
+        model = SimpleNamespace(
+            get_mamba_state_shape_from_config=lambda _: shapes, get_mamba_state_dtype_from_config=lambda _: dtypes
+        )
+        ModelRegistry.resolve_model_cls = lambda *_, **__: (model, "")
+        Backend.tokens = 64 if is_mla else 16 if gpu else 32
+        platform = type("OnePlatform", (), {"_find_non_ssm_backends": staticmethod(lambda _: [Backend])})
+        Platform._align_hybrid_block_size.__func__(platform, config, Backend)
+    return config
+
+
+def spec(kind: str, text: dict[str, Any], case: dict[str, Any], config: Any) -> dict[str, Any]:
+    """Return the specs of one layer by the suffix of their names."""
+    block, tensor, dtype = config.cache_config.block_size, case["tensor"], DTYPES[case["kv_dtype"]]
+    if kind in ("kda", "gdn", "mamba2"):
+        shapes, dtypes = state(kind, text, tensor)
+        padded = config.cache_config.mamba_page_size_padded
+        mode = config.cache_config.mamba_cache_mode
+        block = config.cache_config.mamba_block_size or LONGEST
+        return {"state": MambaSpec(
+            block_size=block, shapes=shapes, dtypes=dtypes, page_size_padded=padded, mamba_cache_mode=mode
+        )}  # fmt: skip
+    quantized = get_kv_quant_mode(case["kv_dtype"])
+    if kind in ("mla", "dsa"):
+        size = text["kv_lora_rank"] + text["qk_rope_head_dim"]
+        latent = MLAAttentionSpec(
+            block_size=block, num_kv_heads=1, head_size=size, dtype=dtype, kv_quant_mode=quantized, max_tp_shards=1,
+            cache_dtype_str=case["kv_dtype"],
+            state_content_bytes=656 if kind == "dsa" and quantized else None,  # fp8 becomes fp8_ds_mla
+        )  # fmt: skip
+        if kind == "mla":
+            return {"attn": latent}
+        keys = text["index_head_dim"]  # FP8 with a scale of four bytes for every 128 (models/deepseek_v32)
+        index = MLAAttentionSpec(
+            block_size=block, num_kv_heads=1, head_size=keys + keys // 128 * 4, dtype=torch.uint8, max_tp_shards=1
+        )
+        return {"attn": latent, "indexer": index}
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    heads, value = text.get("num_key_value_heads") or text["num_attention_heads"], text.get("v_head_dim") or head
+    if kind == "window" and "swa_num_key_value_heads" in text:
+        heads, head, value = text["swa_num_key_value_heads"], text["swa_head_dim"], text["swa_v_head_dim"]
+    if kind == "full" and "global_head_dim" in text:
+        heads, head = text.get("num_global_key_value_heads") or heads, text["global_head_dim"]
+        value = head
+    common = {
+        "block_size": block, "num_kv_heads": max(1, heads // tensor), "head_size": head, "head_size_v": value,
+        "dtype": dtype, "kv_quant_mode": quantized,
+    }  # fmt: skip
+    if kind == "window":
+        return {"attn": SlidingWindowSpec(**common, sliding_window=text["sliding_window"])}
+    if kind == "chunk":
+        return {"attn": ChunkedLocalAttentionSpec(**common, attention_chunk_size=text["attention_chunk_size"])}
+    return {"attn": FullAttentionSpec(**common)}
+
+
+def longest_sequence(case: dict[str, Any]) -> int | None:
+    """Return the tokens of the longest sequence that every stage's memory holds."""
+    text = case["config"].get("text_config", case["config"])
+    layers = kinds(text)
+    config, stages = servers_config(case, text, layers), []
+    for stage in range(case["pipeline"]):
+        first, last = get_pp_indices(len(layers), stage, case["pipeline"])
+        named = ((i, spec(layers[i], text, case, config)) for i in range(first, last) if layers[i] != "none")
+        stages.append({f"layers.{i}.{name}": one for i, specs in named for name, one in specs.items()})
+    merged = {name: one for specs in stages for name, one in specs.items()}
+    groups = paging.get_kv_cache_groups(config, merged)
+    tokens = LONGEST
+    for specs in stages:
+        projected = paging._project_kv_cache_groups_to_worker(groups, specs)
+        block = paging._pool_bytes_per_block(config, projected)
+        usable = case["kv_bytes"] - block
+        tokens = min(tokens, paging._estimate_max_model_len_from_groups(config, projected, usable))
+    return None if tokens == LONGEST else tokens
+
+
+if __name__ == "__main__":
+    vllm_configs.vllm.set_current_vllm_config = lambda _: contextlib.nullcontext()
+    json.dump([longest_sequence(case) for case in json.load(sys.stdin)], sys.stdout)
