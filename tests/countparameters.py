@@ -3,7 +3,8 @@
 Runs in the vLLM environment, the only one with torch. Reads {name: content of a config.json} from standard input and
 writes {name: {"parameters": number}} or {name: {"error": why}}. With --classes it reads nothing: it takes the default
 configuration of each text model in transformers with a context of at least 100,000 tokens, and writes it beside the
-number under "config".
+number under "config". With --variants it reads a list of model types and does the same for their defaults,
+and for copies of these with one flag turned round or one size doubled.
 
     .venv-vllm/bin/python tests/countparameters.py --classes > defaults.json
 """
@@ -26,6 +27,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 LONG = 100_000  # tokens
 _CONTEXT = ("max_position_embeddings", "max_seq_len", "n_positions", "model_max_length")
 # The same architecture under another name in released files: their auto_map or `architectures` says so.
+_FLAGS = re.compile(r"bias|norm|tie|gat|latent|wide|k_eq_v|moe|sink|adjust")
+_SIZES = re.compile(
+    r"shared|vocab_size$|intermediate|index_|per_layer|dense|sliding_window$|key_value_heads|global|latent"
+)
 _COMPUTED = re.compile(r"slope_rate|_decay$")
 _SAME = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "mimo": "qwen2", "minimax_m3": "minimax_m3_vl_text"}
 
@@ -80,6 +85,23 @@ def long_defaults() -> dict[str, dict[str, Any]]:
     return found
 
 
+def variants(model_types: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the default configuration of each type that has one, and copies with one field changed, by a name."""
+    found = {}
+    for model_type in model_types:
+        try:
+            default = CONFIG_MAPPING[model_type]().get_text_config().to_dict() | {"architectures": None}
+        except (KeyError, TypeError, ValueError):
+            continue
+        found[model_type] = default
+        for key, value in default.items():
+            if isinstance(value, bool) and _FLAGS.search(key):
+                found[f"{model_type}, {key} {not value}"] = {**default, key: not value}
+            elif type(value) is int and _SIZES.search(key):
+                found[f"{model_type}, {key} {value * 2 or 2}"] = {**default, key: value * 2 or 2}
+    return found
+
+
 def count(config: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"parameters": parameters(config)}
@@ -90,11 +112,13 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", action="store_true", help="count the classes' default configurations")
+    parser.add_argument("--variants", action="store_true", help="count variants of the classes' configurations")
     wanted = parser.parse_args()
-    configs = long_defaults() if wanted.classes else json.load(sys.stdin)
+    given = {} if wanted.classes else json.load(sys.stdin)
+    configs = long_defaults() if wanted.classes else variants(given) if wanted.variants else given
     counted = {}
     for name, config in configs.items():
-        counted[name] = {**count(config), **({"config": config} if wanted.classes else {})}
+        counted[name] = {**count(config), **({"config": config} if wanted.classes or wanted.variants else {})}
     json.dump(counted, sys.stdout, indent=1, default=str)
 
 

@@ -36,9 +36,10 @@ def gqa(
 ) -> Block:
     """Grouped-query attention. `heads`, `kv_heads` and `dim` come from the standard fields where they are not given.
 
-    `qk_norm` is 'head' (one norm for all heads) or 'layer' (as wide as all heads). `gate` on the output is 'full' (as
-    wide as the heads' values) or 'head' (one number per head). `own_dim`: head_dim must be given, for transformers'
-    class does not derive it; `mha`: the class reads an absent num_key_value_heads as all heads.
+    `qk_norm` is 'head' (one norm for all heads) or 'layer' (as wide as all heads). `gate` on the output is 'query' (as
+    wide as the queries, and part of their matrix), 'full' (as wide as the values) or 'head' (a number per head).
+    `own_dim`: head_dim must be given, for transformers' class does not derive it; `mha`: the class reads an absent
+    num_key_value_heads as all heads.
     """
     hidden = f.count("hidden_size")
     heads = heads or f.count("num_attention_heads")
@@ -49,8 +50,8 @@ def gqa(
     dim = dim or head_dim(f, heads, own_dim=own_dim)
     v_dim = v_dim or dim
     query, keys, values, output = heads * dim, kv_heads * dim, kv_heads * v_dim, heads * v_dim
-    gated = {"": 0, "head": heads, "full": output}[gate]
     norm = {"": 0, "head": 2 * dim, "layer": query + keys}[qk_norm]
+    gated, query = {"head": heads, "full": output}.get(gate, 0), query * 2 if gate == "query" else query
     projections = ("q_proj", query, hidden), ("k_proj", keys, hidden), ("v_proj", values, hidden)
     matrices = named("self_attn", *projections, ("o_proj", hidden, output))
     matrices += named("self_attn", ("g_proj", gated, hidden)) if gated else []

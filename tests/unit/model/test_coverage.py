@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from longctx.errors import GeometryError
+from longctx.model.families.registry import FAMILIES
 from longctx.model.reader import build_geometry
 
 TESTS = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 COUNTED: dict[str, dict[str, Any]] = json.loads((RELEASED / "parameters.json").read_text())
 # What must be known; raise these where a family is added.
-KNOWN_RELEASED, KNOWN_CLASSES = 68, 28
+KNOWN_RELEASED, KNOWN_CLASSES = 72, 29
 needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")
 
 
@@ -78,3 +79,12 @@ def test_text_models_of_transformers_with_a_long_context() -> None:
     counted = count("--classes")
     configs = {name: entry["config"] for name, entry in counted.items()}
     assert known(configs, counted, "model types of transformers with a default context of 100,000") >= KNOWN_CLASSES
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@needs_vllm
+def test_a_flag_turned_round_or_a_size_doubled_is_counted_exactly_or_refused() -> None:
+    counted = count("--variants", given=json.dumps(sorted(FAMILIES)))
+    configs = {name: entry["config"] for name, entry in counted.items()}
+    assert known(configs, counted, "variants of transformers' default configurations") > 350

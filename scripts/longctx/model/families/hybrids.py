@@ -54,6 +54,7 @@ def _nemotron_h(f: Fields, dtype_bytes: int) -> list[Layer]:
         if not isinstance(pattern, str) or len(pattern) != n or set(pattern) - set(_NEMOTRON):
             raise f.fail("hybrid_override_pattern", f"is {pattern!r}", f"known are {n} letters of M, *, - and E")
         kinds = [_NEMOTRON[letter] for letter in pattern]
+    f.expect("tie_word_embeddings", False)  # transformers' class never ties them
     inner = f.count("mamba_num_heads") * f.count("mamba_head_dim")
     recurrent = {"float32": 4}.get(f.text("mamba_ssm_cache_dtype", "float32"), dtype_bytes)
     names = "mamba_num_heads n_groups ssm_state_size conv_kernel use_conv_bias use_bias"
@@ -124,6 +125,7 @@ def _falcon_h1(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Falcon-H1: attention and Mamba-2 side by side in each layer; here two layers, each with its own cache."""
     hidden, inner = f.count("hidden_size"), f.count("mamba_d_ssm")
     f.refuse("projectors_bias", "a bias of Mamba's output")
+    f.refuse("mamba_proj_bias", "a bias of Mamba's input alone")
     mamba = _mamba_n(f, dtype_bytes, inner, norm=f.flag("mamba_rms_norm"))
     ffn = dense(f, f.count("intermediate_size"), biases=f.flag("mlp_bias", False))
     attention = Layer("full", gqa(f, **biases(f)), NOTHING, 0)

@@ -79,7 +79,7 @@ def _deepseek_v4(f: Fields, dtype_bytes: int) -> list[Layer]:
     """
     n, hidden, streams = f.count("num_hidden_layers"), f.count("hidden_size"), f.count("hc_mult")
     (experts, used), inner = expert_counts(f), f.count("moe_intermediate_size")
-    shared = inner * f.count("n_shared_experts")
+    f.expect("n_shared_experts", 1)
     hashed = _v4_hash_layers(f, n)
     mix = (2 + streams) * streams
     norms = 2 * hidden + 2 * (mix * streams * hidden + mix + 3)
@@ -87,7 +87,7 @@ def _deepseek_v4(f: Fields, dtype_bytes: int) -> list[Layer]:
     mixers = {ratio: _v4_attention(f, ratio) for ratio in set(ratios)}
     layers = []
     for ratio, is_hashed in zip(ratios, hashed, strict=True):
-        ffn = moe(f, experts, used, inner, shared=shared, extra=0 if is_hashed else experts)
+        ffn = moe(f, experts, used, inner, shared=inner, extra=0 if is_hashed else experts)
         kind = {0: "sliding", 4: "sparse", 128: "compressed"}[ratio]
         layers.append(Layer(kind, mixers[ratio], ffn, norms))
     head = streams * streams * hidden + streams + 1  # joins the streams before the output matrix
@@ -121,7 +121,7 @@ def _v4_attention(f: Fields, ratio: int) -> Block:
     if f.count("num_key_value_heads") != 1:
         raise f.fail("num_key_value_heads", f"is {f.count('num_key_value_heads')}", "known is one shared head")
     f.refuse("attention_bias", "a bias in latent attention")
-    f.skip("qk_rope_head_dim", "index_n_heads", "index_head_dim", "index_topk")
+    f.skip("qk_rope_head_dim", "qk_nope_head_dim", "index_n_heads", "index_head_dim", "index_topk")
     down = [("wq_a", q_rank, hidden), ("wkv", dim, hidden)]
     up = [("wq_b", heads * dim, q_rank), ("wo_a", groups * o_rank, heads * dim // groups),
           ("wo_b", hidden, groups * o_rank)]  # fmt: skip

@@ -24,7 +24,7 @@ def _qwen_gdn(f: Fields, dtype_bytes: int) -> list[Layer]:
         interval = f.count("full_attention_interval")
         kinds = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n)]
     f.skip("attn_output_gate")  # always on in these families
-    attention = gqa(f, qk_norm="head", gate="full", own_dim=True, **biases(f))
+    attention = gqa(f, qk_norm="head", gate="query", own_dim=True, **biases(f))
     mixers = {"full_attention": ("full", attention), "linear_attention": ("gdn", gdn(f, dtype_bytes))}
     is_dense = f.get("model_type") == "qwen3_5_text"
     ffns = [dense(f, f.count("intermediate_size"))] * n if is_dense else qwen_layers(f, n, shared=True)
@@ -220,6 +220,7 @@ def _laguna(f: Fields, dtype_bytes: int) -> list[Layer]:
         raise f.fail("num_attention_heads_per_layer", f"has {len(heads)} entries", f"give one for each of {n} layers")
     gate = "head" if f.get("gating", default=True) in (True, "per-head") else "full"
     (experts, used), shared = expert_counts(f), f.count("shared_expert_intermediate_size")
+    f.skip("decoder_sparse_step", "mlp_only_layers", "gating_types")  # mlp_layer_types and gating decide
     sparse = moe(f, experts, used, f.count("moe_intermediate_size"), shared=shared, extra=experts)
     layers = []
     for count, window, ffn in zip(heads, windows(f, n), placed(f, sparse, sparse_layers(f, n)), strict=True):
