@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from longctx.campaign.recipe import LOAD_FORMATS, Recipe
@@ -11,6 +13,19 @@ MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command dies where t
 # Fields of a recipe whose option is called as they are; a None is left to vLLM.
 WHAT = ("model", "max_model_len", "revision", "load_format", "tensor_parallel_size", "pipeline_parallel_size")
 HOW = ("kv_cache_dtype", "attention_backend", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
+
+# What sockets between a server's own processes follow: Gloo's, NCCL's and RCCL's, vLLM's message queues.
+LOOPBACK = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TP_SOCKET_IFNAME": "lo",
+}
+# Arguments of a server whose processes run on several nodes.
+_SEVERAL_NODES = re.compile(
+    r"(--nnodes|-n|--node-rank|-r|--master-addr|--headless|--data-parallel-(address|rank|start-rank|size-local"
+    r"|hybrid-lb|external-lb|multi-port-external-lb)|-dp[anrl])(=.*)?|(--[a-z-]+=)?ray"
+)
 
 
 def command(recipe: Recipe, host: str, port: int) -> list[str]:
@@ -66,3 +81,14 @@ def environment(recipe: Recipe, python_path: str = "") -> dict[str, str]:
         | recipe.env
         | plugins
     )
+
+
+def loopback(recipe: Recipe, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that keep a server's own sockets on the loopback address, but for those already `chosen`.
+
+    Without them workers listen on the address that the host's name resolves to. {} for a server over several nodes.
+    """
+    words = (word.replace("_", "-") for word in recipe.extra_args)
+    if any(_SEVERAL_NODES.fullmatch(word) for word in words):
+        return {}
+    return {name: value for name, value in LOOPBACK.items() if name not in chosen}

@@ -45,6 +45,8 @@ def prepare(recipe: Recipe, options: ContainerConfig, owner: Ownership, host: st
     if options.ipc == "host" and (sentence := kv_connectors.no_room(recipe.kv_transfer_config)):
         raise ServerError(sentence, "disk_full")
     values = command_line.environment(recipe, image.python_path) | {MARKER: owner.id}  # known as ours on the host too
+    passed = dict.fromkeys(filter(os.environ.get, options.pass_env), "")
+    values |= command_line.loopback(recipe, values | passed)
     secrets = _secrets(options.pass_env, values)
     plain = {name: value for name, value in values.items() if name not in secrets}
     facts = {"launcher": "container", "image": image.name, "image_digest": image.digest}

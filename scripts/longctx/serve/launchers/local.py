@@ -9,7 +9,7 @@ from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.model.hub import hub_token
 from longctx.processes.launch import Launch, Ownership
-from longctx.serve.command_line import MODULE, command, environment
+from longctx.serve.command_line import MODULE, command, environment, loopback
 from longctx.serve.launchers import kv_connectors
 
 # vLLM would ask everybody for it, us too; it is exported here for a server of somebody else's.
@@ -29,6 +29,7 @@ def prepare(recipe: Recipe, options: ServeConfig, owner: Ownership, host: str, p
         raise ServerError(sentence, "disk_full")
     inherited = _inherited()
     env = inherited | environment(recipe, inherited.get("PYTHONPATH", ""))
+    env |= loopback(recipe, env)
     sockets = None if SOCKETS in env else _sockets(owner)
     env |= {SOCKETS: sockets} if sockets else {}
     arguments = [python, "-m", MODULE, *command(recipe, host, port)]

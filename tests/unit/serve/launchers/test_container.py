@@ -216,6 +216,17 @@ def test_a_snapshot_of_the_hugging_face_cache_gets_its_blobs(tmp_path: Path) -> 
     assert not [mount for mount in values(command, "--volume") if "nowhere" in mount]
 
 
+@pytest.mark.parametrize("engine", ["podman", "docker", "apptainer"])
+def test_a_servers_own_sockets_stay_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
+    recipe = replace(RECIPE, env={"GLOO_SOCKET_IFNAME": "eth0"})
+    for names, nccl in (([], "lo"), (["NCCL_SOCKET_IFNAME"], "eth1")):
+        env = launch(tmp_path, recipe, engine=engine, pass_env=names).server_env
+        assert env is not None
+        assert env["VLLM_HOST_IP"] == "127.0.0.1"
+        assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("eth0", nccl)
+
+
 def test_a_host_without_a_network_says_so_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     made = launch(tmp_path, engine="docker")
