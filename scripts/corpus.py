@@ -7,7 +7,8 @@ from longctx.errors import run_program
 from longctx.lengths import parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts import sources, token_stream
-from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.prompts.pretrained import TokenizerSpec, add_tokenizer_arguments
+from longctx.prompts.tokenizers import load_tokenizer
 from longctx.storage.token_file import n_cycles
 
 

@@ -6,7 +6,8 @@ from longctx.errors import run_program
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
 from longctx.prompts.builder import build
-from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.prompts.pretrained import TokenizerSpec, add_tokenizer_arguments
+from longctx.prompts.tokenizers import load_tokenizer
 
 
 def main() -> None:

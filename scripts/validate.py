@@ -6,7 +6,8 @@ import sys
 from longctx.errors import run_program
 from longctx.lengths import format_length, parse_length
 from longctx.progress.lines import ProgressLine
-from longctx.prompts.tokenizers import TokenizerSpec, add_tokenizer_arguments, load_tokenizer
+from longctx.prompts.pretrained import TokenizerSpec, add_tokenizer_arguments
+from longctx.prompts.tokenizers import load_tokenizer
 from longctx.prompts.validation import model_vocab_size, validate
 from longctx.storage.parquet import write_rows
 from longctx.storage.schemas import VALIDATION

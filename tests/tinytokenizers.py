@@ -8,8 +8,9 @@ from pathlib import Path
 
 import kimilike
 from longctx.prompts import synthetic_model
+from longctx.prompts.pretrained import TokenizerSpec
 from longctx.prompts.tokenizers import Tokenizer as LongctxTokenizer
-from longctx.prompts.tokenizers import TokenizerSpec, load_tokenizer
+from longctx.prompts.tokenizers import load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="longctx-tokenizers-")

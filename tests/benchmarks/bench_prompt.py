@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 import kimilike  # noqa: E402
 from longctx.lengths import format_length, parse_length  # noqa: E402
 from longctx.prompts import builder, sources, synthetic_model, token_stream, tokenizers, validation, variants  # noqa: E402
+from longctx.prompts.pretrained import TokenizerSpec  # noqa: E402
 from longctx.storage import token_file  # noqa: E402
 
 LOOP_TOKENS = 4 << 20
@@ -93,7 +94,7 @@ RUNS = {"loop": run_loop, "bare": run_bare, "ours": run_ours, "prompt": run_prom
 
 def worker(args: argparse.Namespace) -> None:
     start = time.perf_counter()
-    tokenizer = tokenizers.load_tokenizer(tokenizers.TokenizerSpec(args.tokenizer, trust_remote_code=True))
+    tokenizer = tokenizers.load_tokenizer(TokenizerSpec(args.tokenizer, trust_remote_code=True))
     load_s, cpu = time.perf_counter() - start, time.process_time()
     done, seconds, more = RUNS[args.worker](tokenizer, args)
     cpu = time.process_time() - cpu

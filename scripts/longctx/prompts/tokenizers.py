@@ -4,7 +4,6 @@
 Text that spells a special token ('<|endoftext|>') is encoded as the ordinary characters that it is.
 """
 
-import argparse
 import hashlib
 import json
 import logging
@@ -13,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longctx.errors import PromptError
-from longctx.model.hub import hub_token
+from longctx.prompts.pretrained import TokenizerSpec, load_pretrained
 from longctx.storage.token_file import Ids
 
 BATCH_CHARS = 500_000
@@ -31,26 +29,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Properties of one id's text, as bits of `Tokenizer.flags`.
 WHOLE, LINE_END, NEWLINE, SOLID_END, LINE_START, KNOWN = 1, 2, 4, 8, 16, 32
 log = logging.getLogger("longctx")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerSpec:
-    """A folder, or a hub id with a revision; `trust_remote_code` runs the tokenizer's own Python code."""
-
-    source: str
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-    @classmethod
-    def from_arguments(cls, args: argparse.Namespace) -> "TokenizerSpec":
-        return cls(args.tokenizer, args.revision, args.trust_remote_code)
-
-
-def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --tokenizer, --revision and --trust-remote-code, the fields of a TokenizerSpec."""
-    parser.add_argument("--tokenizer", required=True, help="folder or hub id of the model")
-    parser.add_argument("--revision", help="commit hash, needed with a hub id")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run the tokenizer's own Python code")
 
 
 class Tokenizer(ABC):
@@ -271,19 +249,7 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     if not folder and spec.trust_remote_code and not _COMMIT.fullmatch(spec.revision or ""):
         pinned = "trust_remote_code runs code from the hub, so revision must be a full commit hash (40 hex digits)"
         raise PromptError(f"tokenizer {spec.source}: {pinned}, not {spec.revision!r}")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # no advice about torch or model_max_length
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    from transformers import AutoTokenizer
-
-    try:
-        options = {"revision": spec.revision or "main", "trust_remote_code": spec.trust_remote_code}
-        loaded = AutoTokenizer.from_pretrained(spec.source, use_fast=True, token=hub_token(), **options)
-    except Exception as error:  # transformers, its hub client and a model's own code raise errors of any kind
-        text = " ".join(str(error).split())
-        if "trust_remote_code" in text and not spec.trust_remote_code:
-            remedy = "it needs its own code: set trust_remote_code: true, with a revision you have read"
-            raise PromptError(f"tokenizer {spec.source}: {remedy}") from error
-        raise PromptError(f"tokenizer {spec.source} cannot be loaded: {text[:300]}") from error
+    loaded = load_pretrained(spec)
     name = Path(spec.source).resolve().name if folder else f"{spec.source}@{spec.revision}"
     if loaded.is_fast:
         return FastTokenizer(name, loaded)

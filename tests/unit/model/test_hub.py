@@ -15,6 +15,7 @@ from longctx.errors import PromptError
 from longctx.model.hub import hub_folders, hub_token
 from longctx.processes.launch import Ownership
 from longctx.prompts import tokenizers
+from longctx.prompts.pretrained import TokenizerSpec
 from longctx.serve.launchers import local
 
 SECRET = "hf_thisMustNeverBeSeen"
@@ -104,7 +105,7 @@ def test_a_tokenizer_is_fetched_with_it(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fetch)
     with pytest.raises(PromptError, match="no network"):
-        tokenizers.load_tokenizer(tokenizers.TokenizerSpec("owner/gated", revision="0" * 40))
+        tokenizers.load_tokenizer(TokenizerSpec("owner/gated", revision="0" * 40))
     assert asked == [SECRET]
 
 

@@ -9,8 +9,9 @@ import yaml
 from longctx.campaign.campaign import from_dict
 from longctx.errors import PromptError
 from longctx.prompts import synthetic_model, variants
+from longctx.prompts.pretrained import TokenizerSpec
 from longctx.prompts.sources import CorpusSpec
-from longctx.prompts.tokenizers import TokenizerSpec, load_tokenizer
+from longctx.prompts.tokenizers import load_tokenizer
 from longctx.storage import parquet, schemas
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from longctx.errors import PromptError
 from longctx.prompts import sources, tokenizers
-from longctx.prompts.tokenizers import TokenizerSpec, load_tokenizer
+from longctx.prompts.pretrained import TokenizerSpec
+from longctx.prompts.tokenizers import load_tokenizer
 
 ENGINES = ("fast", "tiktoken", "slow")
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=8).map("\n".join)
