@@ -5,7 +5,22 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-SHAPES = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+\S+)")
+# Keys of Hugging Face, GitHub, GitLab, OpenAI, AWS, Slack, Google, NVIDIA, npm, PyPI, Docker; JSON web tokens.
+_WORDS = (
+    r"\b(?:hf_[A-Za-z0-9]{8,}|gh[a-z]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|sk-[A-Za-z0-9_-]{8,}"
+    r"|A[KS]IA[A-Z0-9]{12,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|ya29\.[\w-]{8,}|nvapi-[\w-]{8,}|npm_[A-Za-z0-9]{16,}"
+    r"|pypi-AgE[\w-]{8,}|dckr_pat_[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|Bearer\s+\S+"
+    r"|(?i:authorization)[:=]\s*(?:Basic\s+|Token\s+)?\S+)|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+# An address' user part (that of SSH only with a password: git@ is none), and a query's or fragment's key.
+_USER = r"(?i)(\b(?:ssh://(?=[^/\s@]*:)|(?![\w+.-]{0,20}ssh:)[a-z][\w+.-]{0,20}://))[^/\s?#]+(?=@)"
+_QUERY = (
+    r"(?i)([?&;#](?:[^=&;#\s]*(?:token|key|secret|passw|pwd|credential|auth)[^=&;#\s]*|(?:[^=&;#\s]*[_.-])?sig(?:nature)?)"
+    r"=)[^&;#\s\"']+"
+)
+# What is secret by its shape alone: patterns, and what stays of a match.
+SHAPES = ((_WORDS, ""), (_USER, r"\g<1>"), (_QUERY, r"\g<1>"))
+_SHAPES = [(re.compile(pattern), kept) for pattern, kept in SHAPES]
 SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
 SHORTEST_SECRET = 6
 MASK = "[secret]"
@@ -34,10 +49,17 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(env[name].strip() for name in secret_variables(env)))
 
 
-def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with these values masked."""
+def looks_secret(text: str) -> bool:
+    """Return whether a key, or an address with a secret part, stands in `text`."""
+    return any(shape.search(text) for shape, _ in _SHAPES)
+
+
+def mask(text: str, secrets: Iterable[str], mark: str = MASK) -> str:
+    """Return `text` with these values masked, and whatever looks like a secret."""
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        text = text.replace(secret, mark)
+    for shape, kept in _SHAPES:
+        text = shape.sub(kept + mark, text)
     return text
 
 
@@ -65,7 +87,6 @@ def encodable(value: Any) -> Any:
 def redact(text: str, *values: str | None, longest: int = LONGEST) -> str:
     """Return `text`, cut and printable, with `values`, secrets of the environment and token-like words blanked."""
     text = printable(text)
-    for secret in sorted({*filter(None, values), *secret_values(os.environ)}, key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
-    text = " ".join(SHAPES.sub("[redacted]", text).split())
+    secrets = sorted({*filter(None, values), *secret_values(os.environ)}, key=len, reverse=True)
+    text = " ".join(mask(text, secrets, "[redacted]").split())
     return text if len(text) <= longest else text[: longest - 1] + "…"

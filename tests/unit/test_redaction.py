@@ -40,6 +40,28 @@ def test_a_secret_is_masked_without_the_blanks_around_it(monkeypatch: pytest.Mon
     assert redact("key from-the-environment.") == "key [redacted]."
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("push ghp_0123456789abcdef failed", "push [redacted] failed"),
+        ("GET https://me:word@h:80/v1 said no", "GET https://[redacted]@h:80/v1 said no"),
+        ("GET http://t0ken@h/x", "GET http://[redacted]@h/x"),
+        ("GET /v1?api_key=abc&n=1#access_token=xyz", "GET /v1?api_key=[redacted]&n=1#access_token=[redacted]"),
+        ("id AKIAIOSFODNN7EXAMPLE.", "id [redacted]."),
+        ("github_pat_11ABCDEFG_xyz, xoxb-123456789012", "[redacted], [redacted]"),
+        ("Authorization: Basic dXNlcjpwYXNz", "[redacted]"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl ends", "[redacted] ends"),
+        (
+            "clone ssh://git@host/x, max_tokens=128, a basic mistake",
+            "clone ssh://git@host/x, max_tokens=128, a basic mistake",
+        ),
+    ],
+)
+def test_secrets_are_known_by_their_shape(text: str, shown: str) -> None:
+    assert redact(text) == shown
+    assert mask(text, []) == shown.replace("[redacted]", "[secret]")
+
+
 def test_a_text_is_cut_and_its_tokens_are_blanked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "from-the-environment")
     text = "key-1234, hf_abcdefgh12,\nfrom-the-environment and Bearer xyz"

@@ -5,10 +5,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from longctx.errors import ConfigError
-from longctx.redaction import SECRET_NAME, SHAPES, SHORTEST_SECRET
+from longctx.redaction import SHORTEST_SECRET, looks_secret, mask, secret_values
 
-_SECRET_ARGUMENT = re.compile(r"--(?:api-key|hf-token)(?:=|$)")
-_PASSWORD_IN_URL = re.compile(r"\w+://[^/\s@]*:[^/\s@]*@")
+# Arguments of servers and engines, and fields of JSON, whose value is a secret.
+_SECRET = (
+    r"[\w.-]*(?:api-?key|access-?key|(?:hf|auth|access|bearer)-?token|passw(?:or)?d|passphrase|credentials?|creds)"
+)
+_SECRET_ARGUMENT = re.compile(rf"(?i)--{_SECRET}(?:[= ].*)?", re.DOTALL)
+_SECRET_FIELD = re.compile(rf"(?i)[\"']{_SECRET}[\"']\s*:\s*[\"'][^\"']{{{SHORTEST_SECRET},}}")
+# NAME=value, alone or behind the argument that gives a variable to a container or a build: --env=NAME=value.
+_ASSIGNMENT = re.compile(r"(?:--?(?:env|e|build-arg)[= ]?)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # Variables are given to servers and builds by these; everywhere else a key's name is one of the schema's.
 _VARIABLES = ("env", "build_args")
 
@@ -18,21 +24,25 @@ def refuse_secrets(config: Mapping[str, Any]) -> None:
     for path, value in _leaves(config):
         if fault := _fault(path, value):
             raise ConfigError(
-                f"config key {'.'.join(path)}: {fault} would be written into results and command lines; export it in"
-                " the shell instead (a local server inherits it, container.pass_env and external.api_key_env name it)"
+                f"config key {mask('.'.join(path), [])}: {fault} would be written into results and command lines;"
+                " export it in the shell instead (a local server inherits it, container.pass_env and"
+                " external.api_key_env name it)"
             )
 
 
 def _fault(path: tuple[str, ...], value: str) -> str | None:
     """Say what is secret about a value, None where nothing is."""
-    has_secret_name = len(path) > 1 and path[-2] in _VARIABLES and SECRET_NAME.search(path[-1])
-    if has_secret_name and len(value) >= SHORTEST_SECRET and not value.isdecimal():
+    assigned = _ASSIGNMENT.fullmatch(value)
+    name, content = (
+        assigned.groups() if assigned else (path[-1] if path[-2:-1] and path[-2] in _VARIABLES else "", value)
+    )
+    if secret_values({name: content}) and not content.isdecimal():
         return "a secret"
-    if SHAPES.search(value):
-        return "what looks like a token"
-    if _SECRET_ARGUMENT.match(value):
+    if looks_secret(value) or any(map(looks_secret, path)):
+        return "a password or token in an address" if "://" in value else "what looks like a token"
+    if _SECRET_ARGUMENT.fullmatch(value.replace("_", "-")):
         return "the key behind this argument"
-    return "a password in an address" if _PASSWORD_IN_URL.search(value) else None
+    return "a secret in this JSON text" if _SECRET_FIELD.search(value.replace("_", "-")) else None
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

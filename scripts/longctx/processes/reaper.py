@@ -6,7 +6,8 @@ escapes by a double fork or a session of its own. It copies the server's output 
 removes the shared memory and the sockets that a server leaves behind.
 
     python -I -S reaper.py SPEC      SPEC is JSON: the ownership record, record_path, command, log_path, grace_s,
-                                 holds_stdin, secret_variables (whose values are masked, longest first), mask
+                                 holds_stdin, secret_variables (whose values are masked, longest first), secret_shapes
+                                 ([pattern, what stays] of what else is masked), mask
 
 Its standard input is a pipe that only the owner holds: end of file means stop. Its standard output carries one JSON
 object a line: {pid} of the started server, {failure} to start it, its {exit_code}, {log_error}. It ends when all
@@ -17,6 +18,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -170,12 +172,16 @@ class SharedMemory:
                 amend_record(self.record_path, shared_memory=self.files)
 
 
+Shapes = Sequence[tuple[str, str]]
+
+
 class LogPump(threading.Thread):
     """Copies the server's output to the log in whole lines, secrets masked; goes on reading where the disk is full."""
 
-    def __init__(self, source: int, log_path: str, secrets: list[str], mask: str) -> None:
+    def __init__(self, source: int, log_path: str, secrets: list[str], mask: str, shapes: Shapes = ()) -> None:
         super().__init__(daemon=True)
         self.source = source
+        self.shapes = [(re.compile(pattern.encode()), (kept + mask).encode()) for pattern, kept in shapes]
         self.secrets, self.mask = [os.fsencode(value) for value in secrets], mask.encode()
         self.longest = max(map(len, self.secrets), default=1)
         self.log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -196,6 +202,8 @@ class LogPump(threading.Thread):
     def masked(self, data: bytes) -> bytes:
         for value in self.secrets:
             data = data.replace(value, self.mask)
+        for shape, masked in self.shapes:
+            data = shape.sub(masked, data)
         return data
 
     def write(self, data: bytes) -> None:
@@ -286,7 +294,7 @@ def main() -> None:
     stdin = os.pipe()[0] if spec["holds_stdin"] else subprocess.DEVNULL
     try:
         secrets = [os.environ[name].strip() for name in spec["secret_variables"]]
-        pump = LogPump(source, spec["log_path"], secrets, spec["mask"])
+        pump = LogPump(source, spec["log_path"], secrets, spec["mask"], spec["secret_shapes"])
         child = subprocess.Popen(
             spec["command"], stdin=stdin, stdout=sink, stderr=sink, start_new_session=True, preexec_fn=child_setup
         ).pid

@@ -20,7 +20,7 @@ from longctx.processes import reaper
 from longctx.processes.launch import Launch, Ownership
 from longctx.processes.leftovers import GRACE_S, REAPER_PATIENCE_S, end_unreaped
 from longctx.processes.process_identity import MARKER, this_process
-from longctx.redaction import MASK, secret_variables
+from longctx.redaction import MASK, SHAPES, secret_variables
 
 
 class SupervisedProcess:
@@ -43,7 +43,7 @@ class SupervisedProcess:
         spec = record | {"record_path": str(record_path), "command": launch.command, "log_path": str(log_path)}
         spec |= {"grace_s": GRACE_S, "holds_stdin": launch.holds_stdin, "mask": MASK}
         # their names: a command line is no place for values
-        spec |= {"secret_variables": secret_variables(launch.env)}
+        spec |= {"secret_variables": secret_variables(launch.env), "secret_shapes": SHAPES}
         command = [sys.executable, "-I", "-S", reaper.__file__, json.dumps(spec)]
         env, pipe, null = launch.env | {MARKER: ownership.id}, subprocess.PIPE, subprocess.DEVNULL
         process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from longctx.processes import reaper
 from longctx.processes.reaper import LogPump
-from longctx.redaction import MASK
+from longctx.redaction import MASK, SHAPES
 
 
 def pumped(path: Path, pieces: list[bytes], secrets: list[str]) -> bytes:
     """Return what the log holds after the server wrote `pieces`."""
     source, sink = os.pipe()
-    pump = LogPump(source, str(path), secrets, MASK)
+    pump = LogPump(source, str(path), secrets, MASK, SHAPES)
     pump.start()
     for piece in pieces:
         os.write(sink, piece)
@@ -30,6 +30,11 @@ def pumped(path: Path, pieces: list[bytes], secrets: list[str]) -> bytes:
 
 def test_secrets_are_masked_across_writes_and_at_the_end(tmp_path: Path) -> None:
     assert pumped(tmp_path / "log", [b"a my-se", b"cret b\n", b"my-secret"], ["my-secret"]) == b"a [secret] b\n[secret]"
+
+
+def test_what_looks_like_a_secret_is_masked_too(tmp_path: Path) -> None:
+    log = pumped(tmp_path / "log", [b"GET http://me:word@h/?api_key=abc\n", b"ghp_0123456789abcdef \xff\n"], [])
+    assert log == b"GET http://[secret]@h/?api_key=[secret]\n[secret] \xff\n"
 
 
 def test_an_endless_line_is_written_before_it_ends_and_still_masked(tmp_path: Path) -> None:
