@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longctx import resources
+from longctx.campaign import extra_args
 from longctx.campaign.config import CampaignConfig, configured_lengths
 from longctx.campaign.mode import COLD_MODE, MODES, campaign_facet
 from longctx.errors import ConfigError, PromptError
@@ -49,6 +50,7 @@ def _file_faults(config: CampaignConfig) -> Iterator[str]:
 
 
 def _server_faults(config: CampaignConfig) -> Iterator[str]:
+    yield from extra_args.faults(config.serve.extra_args)
     if config.launcher == "container" and not config.container.image:
         yield "container.image: missing; launcher: container needs an image"
     if config.launcher == "external" and not config.external.url:
