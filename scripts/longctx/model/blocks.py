@@ -166,8 +166,11 @@ def _index_matrices(hidden: int, q_rank: int, indexer: Indexer) -> list[Matrix]:
 
 def kda(f: Fields, dtype_bytes: int) -> Block:
     """Kimi Delta Attention: FP32 recurrent state per head, three short convolutions."""
-    hidden, linear = f.count("hidden_size"), f.inner("linear_attn_config")
-    heads, dim, kernel = linear.count("num_heads"), linear.count("head_dim"), linear.count("short_conv_kernel_size")
+    hidden, names = f.count("hidden_size"), ("num_heads", "head_dim", "short_conv_kernel_size")
+    linear = f.inner("linear_attn_config") if f.has("linear_attn_config") else f
+    if linear is f:  # as transformers 5.19 writes it
+        names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    heads, dim, kernel = (linear.count(name) for name in names)
     inner = heads * dim
     projections = [(f"{name}_proj", inner, hidden) for name in "qkv"] + [("o_proj", hidden, inner)]
     low = "f" if linear.flag("use_full_rank_gate", False) else "fg"  # gates that go through a rank of head_dim

@@ -102,6 +102,8 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
         fields = fields.inner("text_config")
     own = fields.values
     outer = {k: config[k] for k in _OUTER if config.get(k) is not None and own.get(k) is None}
+    if config.get("tie_word_embeddings") is False:  # transformers ties only where both parts of a file agree
+        outer["tie_word_embeddings"] = False
     model_type = fields.text("model_type", config.get("model_type") or REQUIRED)
     model_type = ALIASES.get(model_type, model_type)
     values, defaults = {**own, **outer, "model_type": model_type}, CLASS_DEFAULTS.get(model_type, {})

@@ -226,3 +226,22 @@ def test_a_split_that_cuts_fp8_blocks_is_refused_as_vllm_does() -> None:
     assert next(split.label for split in splits(fp8, 8)) == "TP4 PP2"
     assert next(split.label for split in splits(geometry("Qwen3-235B-A22B"), 8)) == "TP8"
     check_split(read_geometry("deepseek-v3"), Parallelism(tensor=16))
+
+
+def test_tables_are_tied_only_where_both_parts_of_a_file_agree() -> None:
+    model = config("Qwen3-VL-30B-A3B")
+    for outer, inner, tied in ((True, True, True), (False, True, False), (True, False, False), (None, True, True)):
+        text = {**model["text_config"], "tie_word_embeddings": inner}
+        found = build_geometry({**model, "text_config": text, "tie_word_embeddings": outer})
+        assert (found.head_parameters == 0) is tied
+
+
+def test_kimi_linear_is_read_as_transformers_writes_it() -> None:
+    released = json.loads((MODELS_DIR / "kimi-linear-48b-a3b.json").read_text())
+    linear = released["linear_attn_config"]
+    kinds = ["full_attention" if i + 1 in linear["full_attn_layers"] else "linear_attention" for i in range(27)]
+    saved = {key: value for key, value in released.items() if key != "linear_attn_config"} | {
+        "layer_types": kinds, "linear_num_heads": linear["num_heads"], "linear_head_dim": linear["head_dim"],
+        "linear_conv_kernel_dim": linear["short_conv_kernel_size"],
+    }  # fmt: skip
+    assert build_geometry(saved).layers == build_geometry(released).layers

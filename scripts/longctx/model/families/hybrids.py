@@ -11,10 +11,8 @@ from longctx.model.layers import NOTHING, Block, Layer
 
 def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Kimi Linear and the text model of Kimi K3, which adds latent experts, output gates and residual attention."""
-    n, linear, hidden = f.count("num_hidden_layers"), f.inner("linear_attn_config"), f.count("hidden_size")
-    full, delta = set(linear.items("full_attn_layers", int)), set(linear.items("kda_layers", int))
-    if full & delta or full | delta != set(range(1, n + 1)):
-        raise linear.fail("full_attn_layers", "and kda_layers do not name each layer once", f"number them 1 to {n}")
+    n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
+    full = _kimi_full_layers(f, n)
     attention = mla(f, gate=f.flag("mla_use_output_gate", False))
     mixers = {True: ("mla", attention), False: ("kda", kda(f, dtype_bytes))}
     residual = f.get("attn_res_block_size", default=None) is not None  # two norms and two vectors more in each layer
@@ -25,6 +23,20 @@ def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
     if residual:
         layers[-1] = replace(layers[-1], norms=norms + 2 * hidden)
     return layers
+
+
+def _kimi_full_layers(f: Fields, layers: int) -> set[int]:
+    """Return the numbers, from 1, of the layers with attention; transformers 5.19 writes them as layer_types."""
+    if not f.has("linear_attn_config") and f.has("layer_types"):
+        kinds = f.strings("layer_types", layers, "full_attention", "linear_attention")
+        return {i + 1 for i, kind in enumerate(kinds) if kind == "full_attention"}
+    f.skip("layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim")
+    linear = f.inner("linear_attn_config")
+    full, delta = set(linear.items("full_attn_layers", int)), set(linear.items("kda_layers", int))
+    if full & delta or full | delta != set(range(1, layers + 1)):
+        problem = "and kda_layers do not name each layer once"
+        raise linear.fail("full_attn_layers", problem, f"number them 1 to {layers}")
+    return full
 
 
 # Sizes of layer kinds that a model may not have.

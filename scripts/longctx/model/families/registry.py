@@ -41,11 +41,12 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
 
 # The family under other names: of multimodal files, whose text part has another name or none, and of copies.
 ALIASES = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text",
-    "deepseek_ref": "deepseek_v4", "step3p7": "step3p5", "step3p7_text": "step3p5", "mimo_v2": "mimo_v2_flash",
-    "glm4v_text": "glm4", "glm4v_moe_text": "glm4_moe",
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text",
+    "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe", "qwen3_vl_moe_text": "qwen3_moe", "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text", "kimi_k25": "kimi_k2", "kimi_k3": "kimi_linear",
+    "deepseek_ref": "deepseek_v4", "minimax_m3_vl": "minimax_m3", "step3p7": "step3p5", "mimo_v2": "mimo_v2_flash",
 }  # fmt: skip
 
 # Families whose cache vLLM keeps in FP8 where `auto` is asked for.

@@ -7,8 +7,8 @@ Sources: transformers' modeling_minimax_m3_vl.py and modeling_deepseek_v4.py; th
 from collections.abc import Callable
 from dataclasses import replace
 
-from longctx.model.blocks import INDEX_SCALE_BLOCK, gqa, named
-from longctx.model.feedforward import expert_counts, moe, placed, sparse_layers
+from longctx.model.blocks import INDEX_SCALE_BLOCK, gqa, mla, named
+from longctx.model.feedforward import expert_counts, expert_layers, moe, placed, sparse_layers
 from longctx.model.fields import Fields
 from longctx.model.layers import Attention, Block, Indexer, Layer, parameters_of
 
@@ -150,6 +150,24 @@ def _v4_attention(f: Fields, ratio: int) -> Block:
     return Block(parameters, replicated, width=3 * heads * dim, attention=attention, matrices=matrices)
 
 
+def _hy_v4(f: Fields, dtype_bytes: int) -> list[Layer]:
+    """HY V4: sparse latent attention with sinks and an output gate, an indexer in some layers, hyper-connections."""
+    n, hidden, streams = f.count("num_hidden_layers"), f.count("hidden_size"), f.count("hc_mult")
+    f.strings("layer_types", n, "indexed_attention")
+    own = [kind == "full" for kind in f.strings("indexer_types", n, "full", "shared")]
+    mixers = {}
+    for has in set(own):
+        block = mla(f, indexed=has, gate=True)
+        mixers[has] = replace(block, parameters=block.parameters + f.count("num_attention_heads"))  # sinks
+    mix = 2 * streams
+    norms = 2 * hidden + 2 * (mix * streams * hidden + mix + 2)
+    layers = [Layer("sparse", mixers[has], ffn, norms) for has, ffn in zip(own, expert_layers(f, n), strict=True)]
+    head = streams * streams * hidden + streams + 1
+    layers[-1] = replace(layers[-1], norms=norms + head)
+    return layers
+
+
 SPARSE: dict[str, Callable[[Fields, int], list[Layer]]] = {
     "minimax_m3": _minimax_m3, "minimax_m3_vl_text": _minimax_m3, "deepseek_v4": _deepseek_v4,
+    "hy_v4": _hy_v4,
 }  # fmt: skip
