@@ -22,6 +22,7 @@ from longctx.serve import metrics
 from longctx.serve.iteration_log import prefill_iterations
 from longctx.serve.machine.clocks import ClockSampler
 from longctx.serve.machine.power import EnergyMeter, EnergyMeters
+from longctx.serve.root_cause import lines_to_keep
 from longctx.serve.server import Server
 from longctx.serve.server_facts import jit_lines
 from longctx.storage.journal import JournalError
@@ -90,6 +91,7 @@ class Session:
         power, clocks = self.meters.meter(), ClockSampler(server.gpu_numbers)
         with power or contextlib.nullcontext(), clocks:
             answer = self._stream(record, outgoing, before, power)
+        answer = self._explain_death(answer)
         made, after = answer.completion_tokens, None
         if verdict.find_failure(answer, len(outgoing.ids), outgoing.new_tokens) is None:
             after = metrics.settle(server.url, before, completion_tokens=made, api_key=server.api_key)
@@ -99,7 +101,7 @@ class Session:
             prompt_tokens=len(outgoing.ids),
             new_tokens=outgoing.new_tokens,
             claimed_tokens=outgoing.claimed_tokens,
-            answer=self._explain_failure(answer, lines),
+            answer=self._explain_stall(answer, lines),
             window=metrics.attribute_to_request(metrics.difference(before, after), made),
             jit_lines=jit_lines(lines),
             iterations=tuple(prefill_iterations(lines)),
@@ -109,22 +111,26 @@ class Session:
             clock_tolerance=self.campaign.config.measure.clock_tolerance,
             violated=tuple(entry["setting"] for entry in server.contract if entry["ok"] is False),
             unverified=() if server.process else tuple(e["setting"] for e in server.contract if e["ok"] is None),
-            log_lines=tuple(redact(line) for line in lines[-LOG_LINES:]),
+            log_lines=tuple(redact(line) for line in lines_to_keep(lines, LOG_LINES)),
             machine=clocks.columns() | (power.energy() if power else {}),
         )
         row = measured_row(record, outgoing.key, observation)
         record.finish(outgoing.key, answer.chunks, row, server.facts | server.host_facts)
         return row
 
-    def _explain_failure(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
-        """Add what the server's process and log say about a failure; note a stall."""
-        if answer.reason == "server_died":
-            return replace(answer, detail=self.server.death_reason() or answer.detail)
-        if answer.reason == "timeout":
-            self.stalled = True
-            if log_lines:
-                return replace(answer, detail=f"{answer.detail}; its log ends with: {log_lines[-1]}")
-        return answer
+    def _explain_death(self, answer: request.Answer) -> request.Answer:
+        """Add why the server's process ended, once the last of its log is there."""
+        if answer.reason != "server_died":
+            return answer
+        return replace(answer, detail=redact(self.server.death_reason()) or answer.detail)
+
+    def _explain_stall(self, answer: request.Answer, log_lines: list[str]) -> request.Answer:
+        """Note a stall, and add what the log said last."""
+        if answer.reason != "timeout":
+            return answer
+        self.stalled = True
+        last = f"; its log ends with: {redact(log_lines[-1])}" if log_lines else ""
+        return replace(answer, detail=f"{answer.detail}{last}")
 
     def _stream(
         self, record: PointRecord, outgoing: Outgoing, before: metrics.Snapshot | None, power: EnergyMeter | None

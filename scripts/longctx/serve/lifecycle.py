@@ -26,6 +26,7 @@ from longctx.serve.contract import check, enforce
 from longctx.serve.http import client, model_names
 from longctx.serve.launchers import container, engines, external, local
 from longctx.serve.machine import gpu_memory, gpus, host
+from longctx.serve.root_cause import clean, root_cause_line
 from longctx.serve.server import Server
 from longctx.serve.server_log import Log
 
@@ -108,7 +109,7 @@ class _Start:
         with client(f"http://{HOST}:{self.port}", timeout_s=PROBE_TIMEOUT_S) as http:
             while True:
                 for line in self.log.new_lines():
-                    report(server_facts.clean(line))
+                    report(clean(line))
                 if self.process.log_error:
                     message = f"{self.log.path}: the server's log cannot be written: {self.process.log_error}"
                     raise ServerError(message, "disk_full")
@@ -123,7 +124,7 @@ class _Start:
                     raise ServerError(message, "not_ours")
                 if time.monotonic() > deadline_s:
                     lines = self._last_lines()
-                    last = server_facts.clean(lines[-1]) if lines else "it printed nothing"
+                    last = clean(lines[-1]) if lines else "it printed nothing"
                     raise _error(f"the server was not ready after {limit_s:g} s; its last words: {last}", lines)
                 time.sleep(POLL_S)
 
@@ -141,7 +142,7 @@ class _Start:
 
     def _early_end(self) -> ServerError:
         lines = self._last_lines()
-        cause = server_facts.root_cause_line(lines)
+        cause = root_cause_line(lines)
         too_small, longest = server_facts.kv_limit(lines)
         if too_small:
             holds = f"holds {longest} tokens at most" if longest else "has no room"

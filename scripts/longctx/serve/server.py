@@ -5,7 +5,7 @@ from typing import Any
 
 from longctx.processes.supervisor import SupervisedProcess
 from longctx.serve.http import listens
-from longctx.serve.server_facts import clean, root_cause_line
+from longctx.serve.root_cause import clean, root_cause_line
 from longctx.serve.server_log import Log
 
 

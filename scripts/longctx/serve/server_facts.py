@@ -16,21 +16,10 @@ import httpx
 from longctx.redaction import printable
 from longctx.serve.http import client
 from longctx.serve.metrics import Snapshot, scrape
+from longctx.serve.root_cause import clean
 from longctx.storage.schemas import SERVER_FACTS
 
-PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\) ?)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
-EXCEPTION = re.compile(
-    r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit|Refused)\b:? ?.*|.*\berror: .*|Killed.*|.*Segfault.*)$"
-)
-# vLLM's wrappers around a cause that stands higher in the log, and the noise of an orderly end
-GENERIC = re.compile(
-    r"See root cause above|See stack trace|EngineDeadError|EngineGenerateError|initialization failed due to"
-    r"|CancelledError|WorkerProc initialization failed|^\w*SystemExit|KeyboardInterrupt|output_handler failed"
-    r"|Traceback \(most recent|Error in \w+(?: \w+)* stream generator"
-)
-# vLLM's API server prints this when its engine has ended; without an error of the engine, it was killed or crashed
-ENGINE_GONE = re.compile(r"engine core (?:proc\S* \S+ )?(?:exited|died) unexpectedly", re.IGNORECASE)
-LONGEST = 500  # characters of a log line in a message, or of a text in a fact
+LONGEST = 500  # characters of a text in a fact
 LARGEST = 1 << 53
 JIT = re.compile(
     r"JIT compilation during inference|autotun\w+ during inference|Compiling a graph for|torch\.compile took"
@@ -90,31 +79,6 @@ class ServerReport:
     def server_facts(self) -> dict[str, Any]:
         """Return a value for each name of schemas.SERVER_FACTS, None where it was not reported."""
         return {name: self.values.get(name) for name in SERVER_FACTS}
-
-
-def clean(line: str) -> str:
-    """Return a log line without vLLM's process, level, time and file."""
-    return PREFIX.sub("", line.rstrip()).strip()
-
-
-def root_cause_line(lines: Iterable[str]) -> str:
-    """Return the log line that best says why a server died: its last error that is not a mere wrapper, or ''.
-
-    Wrappers alone, around an engine that is gone, mean that it was killed, or crashed in native code.
-    """
-    cleaned = [clean(line) for line in lines]
-    errors = [at for at, line in enumerate(cleaned) if EXCEPTION.match(line)]
-    causes = [at for at in errors if not GENERIC.search(cleaned[at])]
-    if not causes and (gone := next((line for line in cleaned if ENGINE_GONE.search(line)), None)):
-        return f"its engine process was killed or crashed, leaving no error of its own ({gone})"
-    causes = causes or errors
-    if not causes:
-        return next((line for line in reversed(cleaned) if line), "")
-    at = causes[-1]
-    # pydantic puts the message on the line below 'N validation errors for …'
-    following = cleaned[at + 1] if "validation error" in cleaned[at] and at + 1 < len(cleaned) else ""
-    text = re.sub(r" \[type=\w+, input_value=.*", "", f"{cleaned[at]} {following}").strip()
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def kv_limit(lines: Iterable[str]) -> tuple[bool, int | None]:

@@ -4,11 +4,15 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from longctx.campaign.campaign import from_dict
+from longctx.measure import session as session_module
 from longctx.measure.client.request import Answer
-from longctx.measure.session import Session, _ProgressJournal
+from longctx.measure.session import Outgoing, Session, _ProgressJournal
+from longctx.measure.verdict import CacheExpectation
 from longctx.progress.sampler import PrefillProgress
+from longctx.serve import metrics
 from longctx.storage.journal import JournalError
 
 KEY = ("cold", 0)
@@ -60,18 +64,45 @@ def failed(reason: str) -> Answer:
 
 
 def test_a_dead_server_s_reason_stands_in_the_row() -> None:
-    assert session()._explain_failure(failed("server_died"), ["last"]).detail == "the server was killed"
-    assert session()._explain_failure(failed("error_event"), ["last"]).detail == "no more tokens"
+    assert session()._explain_death(failed("server_died")).detail == "the server was killed"
+    assert session()._explain_death(failed("error_event")).detail == "no more tokens"
+
+
+def test_the_row_of_a_killed_engine_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last words come after the connection broke, and are more than a row keeps."""
+    cause = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    log = ["INFO before"]
+
+    def death_reason() -> str:
+        log.extend(["INFO within", cause, *(f"noise {n}" for n in range(40))])
+        return f"the server was killed: {cause}"
+
+    server: Any = SimpleNamespace(
+        url="http://127.0.0.1:9", api_key=None, gpu_numbers=(), contract=[], facts={}, host_facts={}, process=object(),
+        log_offset=lambda: len(log), log_between=lambda first, last: log[first:last], death_reason=death_reason,
+    )  # fmt: skip
+    record: Any = SimpleNamespace(begin=lambda key: None, finish=lambda *_: None)
+    facet: Any = SimpleNamespace(cache_expectation=lambda role: CacheExpectation.COLD)
+    monkeypatch.setattr(metrics, "scrape", lambda *_, **__: None)
+    monkeypatch.setattr(Session, "_stream", lambda *_: failed("server_died"))
+    monkeypatch.setattr(session_module, "measured_row", lambda record, key, observation: observation)
+    died = Session(session().campaign, facet, server, record)
+    observed: Any = died.send(record, Outgoing(KEY, np.arange(8, dtype=np.uint32), 4))
+    assert observed.answer.detail == f"the server was killed: {cause}"
+    assert len(observed.log_lines) <= session_module.LOG_LINES
+    assert observed.log_lines[:2] == ("INFO within", cause)
+    assert observed.log_lines[-1] == "noise 39"
 
 
 def test_a_stall_shows_the_log_and_ends_the_use_of_a_server_of_ours() -> None:
     stalled = session()
     assert not stalled.is_useless()
-    assert stalled._explain_failure(failed("timeout"), ["first", "last"]).detail == (
+    assert stalled._explain_stall(failed("timeout"), ["first", "last"]).detail == (
         "no more tokens; its log ends with: last"
     )
     assert stalled.is_useless()
-    assert session()._explain_failure(failed("timeout"), []).detail == "no more tokens"
+    assert session()._explain_stall(failed("timeout"), []).detail == "no more tokens"
+    assert session()._explain_stall(failed("error_event"), ["last"]).detail == "no more tokens"
 
 
 def test_a_server_without_metrics_may_be_silent_four_times_as_long_as_planned() -> None:

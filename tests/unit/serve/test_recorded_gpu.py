@@ -10,7 +10,7 @@ from longctx.campaign.campaign import Campaign, load
 from longctx.campaign.point import Point
 from longctx.measure import checkpoints
 from longctx.measure.point_record import PointRecord
-from longctx.serve import server_facts
+from longctx.serve import root_cause, server_facts
 from longctx.serve.metrics import decode_tok_s
 from longctx.storage import parquet, schemas
 from longctx.storage.journal import Journal, read
@@ -64,13 +64,13 @@ def test_compiling_and_tuning_inside_a_request_count_as_jit() -> None:
 
 def test_a_killed_engine_is_not_taken_for_an_error_of_its_server() -> None:
     lines = recorded("engine-killed")
-    told = server_facts.root_cause_line(lines)
+    told = root_cause.root_cause_line(lines)
     assert told == (
         "its engine process was killed or crashed, leaving no error of its own ([shutdown] MPClient: engine core exited"
         " unexpectedly; starting cleanup)"
     )
     cause = "(EngineCore pid=5160) ERROR 11-29 16:58:07 [core.py:1] torch.OutOfMemoryError: CUDA out of memory."
-    assert server_facts.root_cause_line([lines[0], cause, *lines[1:]]) == "torch.OutOfMemoryError: CUDA out of memory."
+    assert root_cause.root_cause_line([lines[0], cause, *lines[1:]]) == "torch.OutOfMemoryError: CUDA out of memory."
 
 
 def test_rates_follow_from_the_counters_of_every_recorded_request() -> None:

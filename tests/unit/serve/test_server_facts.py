@@ -179,36 +179,6 @@ def test_loading_what_is_built_is_no_compilation(line: str) -> None:
     assert jit_lines([line]) == []
 
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
-        ("kv-too-small", "ValueError: To serve at least one request"),
-        ("unknown-backend", "ValueError: Unknown attention backend: 'NOSUCH'"),
-        ("unknown-dtype", "api_server.py: error: argument --kv-cache-dtype: invalid choice: 'fp7'"),
-        ("unknown-flag", "api_server.py: error: unrecognized arguments: --no-such-flag"),
-        ("impossible-parallelism", "ValidationError: 1 validation error for ParallelConfig Value error, tp_size=1"),
-        ("no-connector", "Value error, Unsupported connector type: NoSuchConnector"),
-        ("no-model", "OSError: Repo id must be in the form"),
-        ("port-in-use", "OSError: [Errno 98] Address already in use"),
-    ],
-)  # fmt: skip
-def test_the_telling_line_of_a_failed_start(log: str, words: str) -> None:
-    told = server_facts.root_cause_line(recorded(f"cpu-0.32-{log}.log"))
-    assert words in told
-    assert "input_value" not in told
-    assert len(told) <= server_facts.LONGEST
-
-
-def test_the_telling_line_is_the_cause_and_not_its_wrapper() -> None:
-    prefix = "(EngineCore pid=1) ERROR 11-29 10:00:00 [core.py:1] "
-    wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-    cause = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert server_facts.root_cause_line([f"{prefix}{cause}", "INFO: fine", wrapper]) == cause
-    assert server_facts.root_cause_line([wrapper]) == wrapper
-    assert server_facts.root_cause_line(["first", "last", ""]) == "last"
-    assert server_facts.root_cause_line([]) == ""
-
-
 def test_kv_limits() -> None:
     assert server_facts.kv_limit(recorded("cpu-0.32-kv-too-small.log")) == (True, 4194176)
     old = "max seq len (9) is larger than the maximum number of tokens that can be stored in KV cache (7,168). Try"
