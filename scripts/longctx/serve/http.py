@@ -4,12 +4,17 @@ import errno
 import functools
 import socket
 import ssl
+import time
 from urllib.parse import urlsplit
 
 import certifi
 import httpx
 
 from longctx.redaction import printable
+
+# Metrics of many engines are some MB.
+LONGEST_ANSWER_BYTES = 1 << 26
+LONGEST_ANSWER_S = 60.0
 
 
 @functools.cache
@@ -55,6 +60,18 @@ def model_names(answer: httpx.Response) -> list[str]:
 def authorization(api_key: str | None) -> dict[str, str]:
     """Return the header that carries an API key; {} without a key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def get(http: httpx.Client, path: str) -> httpx.Response:
+    """Return the answer for a path, read as a whole; httpx.HTTPError, too, where it does not end."""
+    limit_s, content = time.monotonic() + LONGEST_ANSWER_S, bytearray()
+    with http.stream("GET", path) as response:
+        for part in response.iter_bytes():
+            content += part
+            if len(content) > LONGEST_ANSWER_BYTES or time.monotonic() > limit_s:
+                raise httpx.ReadError(f"the answer for {path} does not end", request=response.request)
+    kept = {name: response.headers[name] for name in ("content-type", "location") if name in response.headers}
+    return httpx.Response(response.status_code, headers=kept, content=bytes(content), request=response.request)
 
 
 def client(url: str, api_key: str | None = None, *, timeout_s: float = 20.0) -> httpx.Client:

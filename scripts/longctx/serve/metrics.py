@@ -14,7 +14,7 @@ import httpx
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from longctx.serve.http import client
+from longctx.serve.http import client, get
 
 # Canonical name -> the sample names that mean it; the first one present counts.
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -128,7 +128,7 @@ def scrape(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> 
     """Return the reading of `url`/metrics now; None where there is none, or it cannot be read."""
     try:
         with client(url, api_key, timeout_s=timeout_s) as http:
-            response = http.get("/metrics")
+            response = get(http, "/metrics")
     except httpx.HTTPError:
         return None
     return parse(response.text) if response.status_code == 200 else None

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from longctx.redaction import printable
-from longctx.serve.http import client
+from longctx.serve.http import client, get
 from longctx.serve.metrics import Snapshot, scrape
 from longctx.serve.root_cause import clean
 from longctx.storage.schemas import SERVER_FACTS
@@ -225,7 +225,7 @@ def _listed_model(listed: dict[str, Any], name: str | None) -> dict[str, Any]:
 
 def _json(http: httpx.Client, path: str) -> dict[str, Any]:
     with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
-        response = http.get(path)
+        response = get(http, path)
         answer = response.json() if response.is_success else None
         return answer if isinstance(answer, dict) else {}
     return {}

@@ -11,7 +11,7 @@ from longctx.campaign.config import ExternalConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve import contract, server_facts
-from longctx.serve.http import base_url, client, model_names
+from longctx.serve.http import base_url, client, get, model_names
 from longctx.serve.machine import host
 from longctx.serve.server import Server
 from longctx.storage.schemas import HOST_FACTS
@@ -41,7 +41,7 @@ def _api_key(name: str | None) -> str | None:
 def _model(url: str, api_key: str | None, wanted: str | None) -> str:
     try:
         with client(url, api_key) as http:
-            answer = http.get("/v1/models")
+            answer = get(http, "/v1/models")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(_unreachable(url, error), "connection") from error
     if answer.is_redirect:

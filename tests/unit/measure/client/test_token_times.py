@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from longctx.measure.client.request import Answer
 from longctx.measure.client.token_times import Event, chunks
 from longctx.measure.client.ttft_itl import client_decode_tok_s, client_ttft_s
@@ -186,3 +188,48 @@ def test_counts_that_run_backwards_prove_nothing_by_themselves() -> None:
     backwards = [text(1.0, count=2), text(2.0, count=1), text(3.0, count=3)]
     assert [chunk.tokens for chunk in chunks(backwards, 3)] == [1, 1, 1], "three texts, three tokens"
     assert [chunk.tokens for chunk in chunks(backwards, 4)] == [None, None, None]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[Event], float]:
+    """Return a stream of MADE tokens in any form that keeps to the truth, and when its first chunk came.
+
+    Tokens come one by one or together, with their text or with it held back; around them greetings, a role, signs of
+    life and an ending event; with usage in each event, in some or in the last only; with ids or without.
+    """
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=MADE).filter(lambda sizes: sum(sizes) <= MADE))
+    sizes += [1] * (MADE - sum(sizes))
+    counts, ids = draw(st.sampled_from(["each", "some", "last"])), draw(st.booleans())
+    beats = draw(st.lists(st.floats(0.1, 12.0), max_size=20))
+    timed: list[tuple[float, int, int, bool]] = [(at, 1, 0, False) for at in beats]  # arrival, order, tokens, text
+    done = 0
+    for size in sizes:
+        done += size
+        timed.append((TIMES[done - 1], 0, size, draw(st.booleans()) or draw(st.booleans())))
+    if draw(st.booleans()):
+        timed.append((TIMES[-1], 2, 0, False))
+    greetings = [draw(st.sampled_from([role, empty]))(GREETING_S) for _ in range(draw(st.integers(0, 2)))]
+    events, total = list(greetings), 0
+    for at, _, size, visible in sorted(timed):
+        total += size
+        told = counts == "each" or (counts == "some" and draw(st.booleans()))
+        shows = (visible and size > 0) or (ids and size > 0)
+        events.append(Event(at, shows, ids=size if ids else None, count=total if told else None))
+    return events, TIMES[sizes[0] - 1]
+
+
+@settings(max_examples=500)
+@given(streams())
+def test_no_number_of_any_stream_is_wrong_without_a_mark(stream: tuple[list[Event], float]) -> None:
+    events, first_chunk_s = stream
+    verdict, values = judged(events)
+    assert verdict.status == "ok"
+    ttft_s = values["ttft_s"]
+    if ttft_s is None:
+        assert "first_token_unseen" in verdict.reasons
+    else:
+        assert ttft_s >= first_chunk_s, "before the first token was there"
+        late = ttft_s - FIRST_S > max(0.02, 0.15 * ttft_s)
+        assert late <= ("first_token_late" in verdict.reasons)
+    assert values["decode_tok_s"] in (None, pytest.approx(1 / ITL_S))
+    assert values["itl_p50_s"] in (None, pytest.approx(ITL_S))
