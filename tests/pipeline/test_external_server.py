@@ -123,8 +123,9 @@ def test_without_metrics_and_without_details(prepared: Pipeline, theirs: Theirs)
     assert done.code == 0, done.output
     (row,) = [row for row in prepared.rows("512/pass1") if row["role"] == "cold"]
     assert told(row) == ["no_metrics", "cold_unproven", "contract_unproven"]
-    assert (row["prefill_s"], row["decode_source"]) == (None, "client")
-    assert row["decode_tok_s"] > 0
+    assert row["prefill_s"] is None
+    if row["chunks"] > 1:  # a client that was kept waiting reads all tokens at once, and then there is no rate
+        assert (row["decode_source"], row["decode_tok_s"] > 0) == ("client", True)
     assert [(row["n"], told(row)) for row in prepared.summary()] == [
         (1, ["cold_unproven", "contract_unproven", "no_metrics"])
     ] * 2
