@@ -30,6 +30,18 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def ascii_url(url: str) -> str:
+    """Return a URL as it goes over the wire: the host in IDNA, the path percent-encoded; ValueError for none."""
+    try:
+        parsed = httpx.URL(url)
+        port = parsed.port
+    except httpx.InvalidURL as error:
+        raise ValueError(str(error)) from error
+    if not parsed.host or (port is not None and not 0 < port < 1 << 16):
+        raise ValueError("no host, or a port that cannot be")
+    return f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.raw_path.decode().rstrip('/')}"
+
+
 def host_header(url: str) -> str:
     """Return the Host header for a URL: its host, an IPv6 address in brackets and without zone, and its port."""
     parts = urlsplit(url)

@@ -31,7 +31,7 @@ from longctx.measure.client.sse import ServerSentEvent, SseParser
 from longctx.measure.client.token_times import chunks as token_chunks
 from longctx.measure.client.ttft_itl import Chunk, client_ttft_s
 from longctx.redaction import redact
-from longctx.serve.http import base_url, host_header
+from longctx.serve.http import ascii_url, base_url, host_header
 from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16
@@ -166,12 +166,17 @@ class _Request:
         return Failure("connection", f"the connection broke before the first event: {error}")
 
     def _read(self, pool: httpcore.ConnectionPool, body: RequestBody, received: StreamRecord) -> None:
-        headers = {"Host": host_header(self.url), "Content-Type": "application/json", "Connection": "close"}
+        try:
+            address = ascii_url(self.url)
+        except ValueError as error:
+            raise Failure("connection", f"{self.url} is no address of a server: {error}") from error
+        headers = {"Host": host_header(address), "Content-Type": "application/json", "Connection": "close"}
         headers |= {"Content-Length": str(body.size)}
         headers |= {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         headers |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        url, pairs = f"{self.url}/v1/completions", list(headers.items())
-        with pool.stream("POST", url, headers=pairs, content=iter(body)) as response:
+        with pool.stream(
+            "POST", f"{address}/v1/completions", headers=list(headers.items()), content=iter(body)
+        ) as response:
             if response.status != 200:
                 raise _http_failure(response, body)
             parser, head = SseParser(), b""

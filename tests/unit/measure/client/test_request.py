@@ -140,6 +140,20 @@ def test_the_rate_of_a_stream() -> None:
     assert rate == pytest.approx((16 - answer.chunks[0].tokens) / span_s)
 
 
+def test_an_address_with_letters_of_any_script_is_encoded() -> None:
+    seen: list[str] = []
+
+    class Below(fakeserver.Handler):
+        def do_POST(self) -> None:
+            seen.append(self.path)
+            super().do_POST()
+
+    with FakeServer() as server:
+        server._httpd.RequestHandlerClass = type("Bound", (Below,), {"state": server.state})
+        assert ask(f"{server.url}/t\u00e9am/v1/").status == "ok"
+    assert seen == ["/t%C3%A9am/v1/completions"]
+
+
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
 def test_any_form_of_the_url(path: str) -> None:
     with FakeServer() as server:
@@ -500,9 +514,13 @@ def test_nobody_listens() -> None:
     check_failed(ask(f"http://127.0.0.1:{port}"), "connection", f"127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://no-such-host.invalid"])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8000", "ftp://127.0.0.1", "http://no-such-host.invalid", "http://[::1", "http://h:99999", "http://h:0x1",
+     "http://", "http:///x", "http://\u043f\u0440\u0438\u043c\u0435\u0440.invalid"],
+)  # fmt: skip
 def test_an_address_that_cannot_be_right(url: str) -> None:
-    check_failed(ask(url), "connection", url)
+    check_failed(ask(url), "connection", url.rstrip("/"))
 
 
 def test_a_server_that_answers_before_it_has_read_everything() -> None:
