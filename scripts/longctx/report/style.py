@@ -57,7 +57,8 @@ def new(title: str, subtitle: str, height: float = HEIGHT_IN) -> tuple[Figure, A
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22 if subtitle else 8)
     if subtitle:
         place: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        axes.annotate(subtitle, (0, 1), (0, 7), color=MUTED, fontsize=9, **place)
+        # A model may be named like a formula.
+        axes.annotate(subtitle, (0, 1), (0, 7), color=MUTED, fontsize=9, parse_math=False, **place)
     return figure, axes
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import MODES
 from longctx.errors import DataError
+from longctx.redaction import printable
 from longctx.results.cost import Price
 from longctx.storage import parquet, schemas
 
@@ -115,4 +116,4 @@ def subtitle(rows: Iterable[Row]) -> str:
     system = f"{known['gpu_count'] or 1} × {known['gpu']}" if known.get("gpu_count") else known.get("cpu")
     version, kv = known.get("vllm_version"), known.get("kv_cache_dtype")
     parts = [known.get("model"), system, version and f"vLLM {version}", kv and f"{kv} KV"]
-    return " · ".join(str(part) for part in parts if part)
+    return " · ".join(printable(str(part)) for part in parts if part)

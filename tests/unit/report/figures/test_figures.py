@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import makereport
 import makerows
@@ -15,7 +16,7 @@ from longctx.report import style
 from longctx.report.figures import draw
 from longctx.report.figures import metric as metric_figures
 from longctx.results import curves, summary
-from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
+from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults, subtitle
 from longctx.results.curves import RunCurve
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
@@ -73,6 +74,15 @@ def test_a_late_ttft_is_in_no_point_and_a_rung_of_them_is_marked() -> None:
     assert found["cold prompt"] == ([4096], [2.0])
     assert found["late: only a bound is known"][0] == [8192]
     assert drawn(metric_figure(campaign(rows), "decode_tok_s"))["cold prompt"][0] == [4096, 8192]
+
+
+@pytest.mark.parametrize("name", ["$\\frac{", "a\x1b[31mb\x07", "<b>&", "x_{y}^$z$"])
+def test_a_model_s_name_spoils_no_figure(name: str, tmp_path: Path) -> None:
+    """Seen from a server that named its model so: a formula, or characters that no SVG may hold."""
+    rows = [makerows.row(model=name, vllm_version=name)]
+    results = campaign(summary.summarise(rows, {}), subtitle=subtitle(rows))
+    metric_figure(results, "ttft_s").savefig(tmp_path / "figure.svg")
+    ElementTree.parse(tmp_path / "figure.svg")
 
 
 def test_a_rate_axis_that_spans_little_has_ticks_enough_to_be_read() -> None:
