@@ -174,7 +174,8 @@ def _missing_metrics(observation: Observation) -> Iterator[tuple[str, str]]:
     if observation.window.prefill_s is None and observation.cache is not CacheExpectation.FILLED:
         lost.append("prefill is null")
     if observation.server_decode_s is None and (observation.answer.completion_tokens or 0) > 1:
-        lost.append("decode is the client's slope over token counts")
+        slope = ttft_itl.client_decode_tok_s(observation.answer.chunks)
+        lost.append("decode is the client's slope over token counts" if slope else "decode is null")
     if lost:
         yield "no_metrics", f"{observation.window.void or 'no server metrics of this kind'}: {' and '.join(lost)}"
 

@@ -100,6 +100,7 @@ def test_a_first_token_that_no_event_shows_has_no_time(name: str) -> None:
     assert verdict.reasons == ("no_metrics", "first_token_unseen")
     assert verdict.status == "ok"
     assert (values["ttft_s"], values["decode_tok_s"], values["itl_p50_s"]) == (None, None, None)
+    assert str(verdict.detail).startswith("no server metrics: prefill is null and decode is null; no event has text")
 
 
 FOURS = [TIMES[at] for at in (3, 7, 11, 15)]
