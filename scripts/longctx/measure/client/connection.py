@@ -72,7 +72,10 @@ class LifeProbe:
 
 @dataclass(slots=True)
 class Watch:
-    """The clock of one request, and the checks made while its connection waits."""
+    """The clock of one request, and the checks made while its connection waits.
+
+    give_up_at: when to stop waiting for bytes that no longer matter; None where all do.
+    """
 
     probe: LifeProbe
     stalled: Callable[[], bool] | None
@@ -81,16 +84,22 @@ class Watch:
     last_read: float = 0.0
     next_check: float = 0.0
     sent_bytes: int = 0
+    give_up_at: float | None = None
 
     def elapsed(self, moment: float) -> float:
         return moment - (moment if self.start is None else self.start)
 
     def check(self, silent: bool = True) -> None:
-        """Raise Failure where the server died (not when bytes just came) or stalled; looks once in POLL_S only."""
+        """Raise Failure where the server died (not when bytes just came) or stalled; looks once in POLL_S only.
+
+        ReadTimeout where nothing that matters is to come.
+        """
         now = time.perf_counter()
         if now < self.next_check:
             return
         self.next_check = now + POLL_S
+        if self.give_up_at is not None and now >= self.give_up_at:
+            raise httpcore.ReadTimeout("the server does not end its answer")
         if silent and self.probe.dead:
             raise Failure("server_died", "the server process ended during the request")
         if self.stalled is not None and self.stalled():

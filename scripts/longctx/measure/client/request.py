@@ -36,6 +36,8 @@ from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16
 LONGEST_EVENT_BYTES = 1 << 26
+# How long to wait for the end of an answer that has said all: of an error, or of a stream without [DONE].
+END_GRACE_S = 20.0
 # Text beyond this many times what was asked for is that of a server that does not know when to end.
 MOST_TEXT_EVENTS = 4
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
@@ -178,6 +180,7 @@ class _Request:
             "POST", f"{address}/v1/completions", headers=list(headers.items()), content=iter(body)
         ) as response:
             if response.status != 200:
+                self._wait_no_longer()
                 raise _http_failure(response, body)
             parser, head = SseParser(), b""
             for data in response.iter_stream():
@@ -185,12 +188,17 @@ class _Request:
                 self._take(parser.feed(data), received)
                 if received.done:
                     return
+                if received.complete():
+                    self._wait_no_longer()
                 if parser.waiting_bytes > LONGEST_EVENT_BYTES:
                     raise Failure("error_event", f"the server sent an event of more than {LONGEST_EVENT_BYTES} bytes")
             self._take(parser.end(), received)
             if head.strip() and not received.events and not _STREAM.match(head):
                 message = body_message(head, content_encoding(response))
                 raise Failure("error_event", f"HTTP 200, but no stream of events: {message}")
+
+    def _wait_no_longer(self) -> None:
+        self.watch.give_up_at = self.watch.give_up_at or time.perf_counter() + END_GRACE_S
 
     def _take(self, events: list[ServerSentEvent], received: StreamRecord) -> None:
         elapsed_s = self.watch.elapsed(self.watch.last_read)

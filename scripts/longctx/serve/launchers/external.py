@@ -35,6 +35,8 @@ def _api_key(name: str | None) -> str | None:
         return None
     if not (key := os.environ.get(name, "").strip()):
         raise ConfigError(f"external.api_key_env: the environment variable {name} is not set")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"external.api_key_env: the key in {name} has a character that no HTTP header can carry")
     return key
 
 

@@ -532,6 +532,39 @@ def test_a_server_that_answers_before_it_has_read_everything() -> None:
     check_failed(answer, "request_too_large", "too big")
 
 
+NO_END = b"HTTP/1.1 %s\r\nConnection: keep-alive\r\n\r\n%s"
+
+
+def test_an_answer_that_has_said_all_need_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No [DONE], and a connection that stays open: the stream is complete all the same."""
+    monkeypatch.setattr(request, "END_GRACE_S", 0.2)
+    hold = threading.Event()
+    content = (STREAMS / "vllm-0.32.0-cpu-1024-16.sse").read_bytes().replace(b"data: [DONE]\n\n", b"")
+    with raw_server(NO_END % (b"200 OK", content), hold=hold) as url:
+        answer = ask(url)
+        hold.set()
+    assert (answer.status, answer.completion_tokens) == ("ok", 16)
+
+
+def test_an_error_that_does_not_end_is_the_error_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "END_GRACE_S", 0.2)
+    hold = threading.Event()
+    with raw_server(NO_END % (b"503 Busy", b"<html>no room"), hold=hold) as url:
+        check_failed(ask(url), "error_event", "HTTP 503: <html>no room")
+        hold.set()
+
+
+def test_a_stream_that_has_not_said_all_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "END_GRACE_S", 0.0)
+    asked: list[int] = []
+
+    def stalled() -> bool:
+        asked.append(1)
+        return len(asked) > 3
+
+    check_failed(ask_with({"hang_after": 5}, stalled=stalled), "timeout")
+
+
 def test_a_connection_that_breaks_during_the_upload() -> None:
     with raw_server(b"", read_all=False) as url:
         check_failed(ask(url, np.full(4 << 20, 99_999, dtype=np.uint32)), "connection", "bytes were sent")

@@ -167,3 +167,15 @@ def test_a_redirect_names_the_address_to_write(tmp_path: Path) -> None:
             pass
         redirecting.shutdown()
     assert (str(caught.value), caught.value.reason) == (said, "connection")
+
+
+@pytest.mark.parametrize("key", ["kl\u00fcch", "two\nlines", "sk-\x07"])
+def test_a_key_that_no_header_can_carry_is_one_sentence(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_KEY", key)
+    with pytest.raises(ConfigError, match="THEIR_KEY has a character that no HTTP header can carry") as raised:
+        serve(
+            RECIPE, ExternalConfig(url="http://127.0.0.1:9", api_key_env="THEIR_KEY"), **options(tmp_path)
+        ).__enter__()
+    assert key not in str(raised.value)
