@@ -96,7 +96,8 @@ def two_clocks(results: CampaignResults) -> Table:
     spread = {"TTFT min": "ttft_s_min", "median": "ttft_s_median", "max": "ttft_s_max"}
     variation = fields({"TTFT CV": "ttft_s_cv", "Decode CV": "decode_tok_s_cv"}, table_cells.percent)
     columns = (*POINT, *fields(means | spread, partial(table_cells.number, digits=4)), *variation)
-    rows = [row for mode in results.modes for row in results.of_mode(mode) if row["ttft_s_mean"] is not None]
+    rows = [row for mode in results.modes for row in results.of_mode(mode)]
+    rows = [row for row in rows if row["ttft_s_mean"] is not None or row.get("n_late")]
     return tabulate("Two clocks", columns, rows, OVERHEAD)
 
 
