@@ -188,7 +188,7 @@ class _Request:
                 self._take(parser.feed(data), received)
                 if received.done:
                     return
-                if received.complete():
+                if received.complete() and received.usage["completion_tokens"] >= self.max_new_tokens:
                     self._wait_no_longer()
                 if parser.waiting_bytes > LONGEST_EVENT_BYTES:
                     raise Failure("error_event", f"the server sent an event of more than {LONGEST_EVENT_BYTES} bytes")
@@ -198,7 +198,7 @@ class _Request:
                 raise Failure("error_event", f"HTTP 200, but no stream of events: {message}")
 
     def _wait_no_longer(self) -> None:
-        self.watch.give_up_at = self.watch.give_up_at or time.perf_counter() + END_GRACE_S
+        self.watch.give_up_at = time.perf_counter() + END_GRACE_S
 
     def _take(self, events: list[ServerSentEvent], received: StreamRecord) -> None:
         elapsed_s = self.watch.elapsed(self.watch.last_read)

@@ -554,6 +554,32 @@ def test_an_error_that_does_not_end_is_the_error_that_it_says(monkeypatch: pytes
         hold.set()
 
 
+def test_a_stream_that_says_its_end_with_every_token_is_read_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "END_GRACE_S", -1.0)
+    events = [
+        {
+            "choices": [{"text": "a", "finish_reason": "length"}],
+            "usage": {"prompt_tokens": 1024, "completion_tokens": n},
+        }
+        for n in range(1, 17)
+    ]
+    go = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            connected, _ = listener.accept()
+            with connected:
+                connected.recv(1 << 20)
+                connected.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                for event in events:
+                    connected.sendall(b"data: %s\n\n" % json.dumps(event).encode())
+                    go.wait(0.1)  # longer than the client looks for reasons to end
+
+        threading.Thread(target=serve, daemon=True).start()
+        answer = ask(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    assert (answer.status, answer.completion_tokens) == ("ok", 16)
+
+
 def test_a_stream_that_has_not_said_all_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "END_GRACE_S", 0.0)
     asked: list[int] = []
