@@ -56,6 +56,7 @@ def _row(
         "kv_bytes_per_rank": system.kv_bytes_per_rank(length),
         "state_bytes_per_rank": system.state_bytes_per_rank,
         "weight_bytes_per_rank": system.weight_bytes_per_rank,
+        "kv_budget_bytes_per_rank": None if memory is None else max(0, memory.kv),
         "capacity_tokens": system.capacity_tokens(),
         "fits": None if memory is None else reason is None,
         "ttft_bound_s": system.ttft_bound_s(length) if has_bounds and facet.measures_ttft else None,

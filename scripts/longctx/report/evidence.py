@@ -13,9 +13,10 @@ from longctx.report import table_cells
 from longctx.report.mode import report_facet
 from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
 from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
-from longctx.results.comparison import Compared, Comparison, cautions
-from longctx.results.curves import METRICS
+from longctx.results.comparison import Compared, Comparison, cautions, is_told
+from longctx.results.curves import FACTS, METRICS
 from longctx.results.statistics import Description
+from longctx.units import in_gib
 
 OVERHEAD = (
     "TTFT is the client's: from the first byte sent to the first token received. Prefill is the server's own time for"
@@ -34,7 +35,10 @@ ENERGY = (
     " a few seconds blur. Gaps: seconds without a sample, bridged by interpolation."
 )
 TOO_FEW = "beyond threshold, too few runs to prove it"
-VERDICTS = {"same": "within threshold", "noise": "within noise", "unproven": TOO_FEW, "lost": "no value here"}
+VERDICTS = {
+    "same": "within threshold", "noise": "within noise", "unproven": TOO_FEW, "lost": "no value here",
+    "less_room": "less room", "more_room": "more room",
+}  # fmt: skip
 MODE: Column[Row] = ("Mode", lambda row: report_facet(row["mode"]).display_name)
 POINT: Columns = (("Prompt", prompt_cell), MODE)
 
@@ -176,7 +180,7 @@ def comparison_table(compared: Comparison) -> Table:
     columns: tuple[Column[Compared], ...] = (
         ("Prompt", lambda row: Cell(format_length(row.length), row.length)),
         ("Mode", lambda row: report_facet(row.mode).display_name),
-        ("Metric", lambda row: METRICS[row.metric]),
+        ("Metric", lambda row: (METRICS | FACTS)[row.metric]),
         ("This run", lambda row: _mean_std(row.metric, row.ours)),
         ("Other", lambda row: _mean_std(row.metric, row.theirs)),
         ("Ratio", lambda row: Cell(f"{row.ratio.value:.3f}", row.ratio.value) if row.ratio else NONE),
@@ -187,13 +191,17 @@ def comparison_table(compared: Comparison) -> Table:
     note = (
         f"Ratio = this run / other{unit}; TTFT in s, decode in tokens/s. 'slower' and 'faster': beyond"
         f" {compared.threshold * 100:.3g} % and significant among all lengths compared (Welch, from mean, stddev and n"
-        " of both; Benjamini-Hochberg). 'within noise': the interval holds 1."
+        " of both; Benjamini-Hochberg). 'within noise': the interval holds 1. KV capacity and memory are exact and"
+        " stand here where they differ by more than 1 %."
     )
-    rows = [row for row in compared.rows if row.ratio is not None or row.verdict == "lost"]
+    rows = [row for row in compared.rows if is_told(row)]
     return tabulate(f"Against {compared.theirs.name}{unit}", columns, rows, " ".join([note, *cautions(compared)]))
 
 
 def _mean_std(metric: str, values: Description) -> Cell:
+    if metric in FACTS and values.mean is not None:
+        text = f"{values.mean:,.0f}" if metric == "kv_capacity_tokens" else f"{in_gib(values.mean)} GiB"
+        return Cell(text, values.mean)
     decimals = 1 if metric == "decode_tok_s" else 3 if (values.mean or 0) < 1 else 2
     text = table_cells.mean_std(values.mean, values.std, decimals)
     return Cell(text, values.mean, f"n={values.n}" if values.n else "")

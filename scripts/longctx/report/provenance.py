@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from longctx.lengths import format_length
 from longctx.report.evidence import POINT
-from longctx.report.table_cells import NONE, Columns, Row, Table, count, fields, spread, tabulate
+from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, count, fields, spread, tabulate
 from longctx.results import statistics, summary
 from longctx.results.campaign_results import CampaignResults
 from longctx.storage import schemas
+from longctx.units import in_gib
 
 # Facts that differ from server to server by design; start-up times have a line of their own.
 NOT_ENVIRONMENT = ("startup_s", "max_model_len")
@@ -54,6 +56,52 @@ def _format_value(value: Any) -> str:
     return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
+# Name, column of the plan, of the summary.
+HELD = (
+    ("KV capacity, tokens", "capacity_tokens", "kv_capacity_tokens"),
+    ("KV cache per GPU", "kv_budget_bytes_per_rank", "kv_cache_bytes"),
+    ("Weights per GPU", "weight_bytes_per_rank", "weights_bytes"),
+)
+
+
+def plan_against_server(results: CampaignResults) -> Table:
+    """What the plan expected the servers to hold beside what they held; lengths with the same values in one row."""
+    planned = {(row["mode"], row["length"]): row for row in results.plan}
+    found: dict[tuple[str, int | None, int | None], list[int]] = {}
+    for row in results.summary:
+        plan = planned.get((row["mode"], row["length"]), {})
+        for name, expected, measured in HELD:
+            pair = plan.get(expected), row.get(measured)
+            if any(value is not None for value in pair):
+                found.setdefault((name, *pair), []).append(row["length"])
+    columns: tuple[Column[tuple[tuple[str, int | None, int | None], list[int]]], ...] = (
+        ("Held", lambda item: item[0][0]),
+        ("Lengths", lambda item: _range(item[1])),
+        ("Plan", lambda item: _held(item[0][0], item[0][1])),
+        ("Server", lambda item: _held(item[0][0], item[0][2])),
+        ("Plan is off by", lambda item: _deviation(item[0][1], item[0][2])),
+    )
+    names = [name for name, *_ in HELD]
+    ordered = sorted(found.items(), key=lambda item: (names.index(item[0][0]), min(item[1])))
+    note = f"Of the server with the least room at each length. {NONE}: this server does not say, or there is no plan."
+    return tabulate("Plan and server", columns, ordered if any(key[2] is not None for key in found) else (), note)
+
+
+def _range(lengths: list[int]) -> str:
+    first, last = format_length(min(lengths)), format_length(max(lengths))
+    return first if first == last else f"{first} to {last}"
+
+
+def _held(name: str, value: int | None) -> Cell:
+    if value is None:
+        return Cell(NONE)
+    return Cell(f"{value:,}" if name.endswith("tokens") else f"{in_gib(value)} GiB", value)
+
+
+def _deviation(plan: int | None, server: int | None) -> Cell:
+    return Cell(f"{plan / server - 1:+.1%}", plan / server - 1) if plan is not None and server else Cell(NONE)
+
+
 def environment(results: CampaignResults) -> Table:
     """Every fact of servers and hosts with its values: one where all agree, else each with its count."""
     sources: Sequence[Row] = results.servers or results.rows
@@ -72,4 +120,6 @@ def environment(results: CampaignResults) -> Table:
 def _format_fact(name: str, value: Any) -> str:
     if name == "memory_bytes":
         return f"{value / 2**30:.0f} GiB"
+    if name.endswith("_bytes"):
+        return f"{in_gib(value)} GiB"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

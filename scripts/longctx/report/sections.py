@@ -91,8 +91,8 @@ def fault_tables(results: CampaignResults) -> list[Table]:
 
 
 def system_tables(results: CampaignResults) -> list[Table]:
-    """Return what ran and where: the contract and the environment."""
-    return _tables([provenance.contract, provenance.environment], results)
+    """Return what ran and where: the plan beside the servers, the contract and the environment."""
+    return _tables([provenance.plan_against_server, provenance.contract, provenance.environment], results)
 
 
 def figure_labels(results: CampaignResults, figure: FigureSpec) -> list[str]:

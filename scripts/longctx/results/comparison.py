@@ -9,10 +9,14 @@ Verdicts: `slower` and `faster` are beyond the threshold and significant among a
 within the threshold; `noise`: beyond it, but the interval holds 1; `unproven`: beyond it without a spread to test, or
 significant only when tested alone). `lost`: asked of our run, which has no value where the other has one.
 `only_ours` and `only_theirs`: never asked of the other side.
+
+KV capacity and memory (curves.FACTS) are exact, so one value of either run is compared without statistics, on as many
+of the same GPUs. `less_room` and `more_room`: beyond FACT_TOLERANCE, and bytes beyond FACT_TOLERANCE_BYTES.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,13 @@ from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import ConfigError
 from longctx.lengths import format_length
 from longctx.results import statistics
-from longctx.results.curves import METRICS, CurvePoint, RunCurve, read_curve
+from longctx.results.curves import FACTS, METRICS, CurvePoint, RunCurve, read_curve
 from longctx.results.statistics import Description, Ratio
+
+# Two starts of one release differ in less (0.02 % of the KV capacity on an H200).
+FACT_TOLERANCE = 0.01
+FACT_TOLERANCE_BYTES = 2**28
+MORE_IS_BETTER = ("kv_capacity_tokens", "kv_cache_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +67,15 @@ class Comparison:
 
     @property
     def nothing_shared(self) -> bool:
-        return all(row.ratio is None for row in self.rows)
+        return all(row.ratio is None for row in self.rows if row.metric in METRICS)
 
     def shuts(self, strict: bool = False) -> bool:
-        """Say whether a release gate stays shut: something is slower, a value is lost, or nothing could be compared."""
+        """Say whether a release gate stays shut.
+
+        So it does where something is slower or has less room, a value is lost, or nothing could be compared.
+        """
         slower = self.having("slower") or (strict and self.slower_unproven())
-        return bool(slower or self.having("lost") or self.nothing_shared)
+        return bool(slower or self.having("less_room") or self.having("lost") or self.nothing_shared)
 
 
 def per_gpu(described: Description, metric: str, gpu_count: int | None) -> Description:
@@ -94,7 +106,27 @@ def compare(
     rows = list(_ratios(ours, theirs, confidence, normalise))
     proven = statistics.significant([row.ratio.p if row.ratio else None for row in rows], 1 - confidence)
     judged = tuple(_judge(row, threshold, sure) for row, sure in zip(rows, proven, strict=True))
-    return Comparison(ours, theirs, threshold, confidence, normalise, judged)
+    return Comparison(ours, theirs, threshold, confidence, normalise, (*judged, *_facts(ours, theirs)))
+
+
+def _facts(ours: RunCurve, theirs: RunCurve) -> Iterator[Compared]:
+    """Yield each fact of both runs at the points that both have, judged; none where their GPUs differ."""
+    if (ours.gpu, ours.gpu_count) != (theirs.gpu, theirs.gpu_count):
+        return
+    for mode, fact in product(MODES, FACTS):
+        others = theirs.of_mode(mode)
+        for length, point in sorted(ours.of_mode(mode).items()):
+            a, b = point.facts.get(fact), others[length].facts.get(fact) if length in others else None
+            if a is not None and b:
+                values = Description(1, a), Description(1, b)
+                yield Compared(mode, length, fact, *values, Ratio(a / b), _fact_verdict(fact, a, b))
+
+
+def _fact_verdict(fact: str, ours: float, theirs: float) -> str:
+    tolerance = max(FACT_TOLERANCE * theirs, FACT_TOLERANCE_BYTES if fact.endswith("_bytes") else 0)
+    if abs(ours - theirs) <= tolerance:
+        return "same"
+    return "more_room" if (ours > theirs) == (fact in MORE_IS_BETTER) else "less_room"
 
 
 def _ratios(ours: RunCurve, theirs: RunCurve, confidence: float, normalise: bool) -> Iterator[Compared]:
@@ -161,13 +193,23 @@ def cautions(comparison: Comparison) -> list[str]:
 def verdict_sentence(comparisons: Sequence[Comparison]) -> str:
     """Say in one sentence whether anything became significantly slower, and what the answer leaves open."""
     slower = [(c, row) for c in comparisons for row in c.having("slower")]
-    tail = "".join(f"; {text}" for text in _open_questions(comparisons))
+    tail = "".join(f"; {text}" for text in (*_less_room(comparisons), *_open_questions(comparisons)))
     if not slower:
         return f"No significant slowdown{tail}."
     comparison, worst = max(slower, key=lambda pair: slowdown(pair[1]))
     count = f"{len(slower)} significant slowdown{'s' if len(slower) > 1 else ''}"
     most = f"{slowdown(worst) - 1:.1%} in {_named(worst)} against {comparison.theirs.name}"
     return f"{count} beyond {comparison.threshold * 100:.3g}%; the worst is {most}{tail}."
+
+
+def _less_room(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield the largest change for the worse of each fact."""
+    for fact in FACTS:
+        worse = [(c, row) for c in comparisons for row in c.having("less_room") if row.metric == fact and row.ratio]
+        if worse:
+            comparison, row = max(worse, key=lambda pair: abs((pair[1].ratio or Ratio(1)).value - 1))
+            change = (row.ratio or Ratio(1)).value - 1
+            yield f"{_named(row)} changed by {change:+.1%} against {comparison.theirs.name}"
 
 
 def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -180,7 +222,7 @@ def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _named(row: Compared) -> str:
-    return f"{METRICS[row.metric]} at {format_length(row.length)} ({row.mode})"
+    return f"{(METRICS | FACTS)[row.metric]} at {format_length(row.length)} ({row.mode})"
 
 
 def slowdown(row: Compared) -> float:
@@ -195,13 +237,25 @@ def to_text(comparisons: Sequence[Comparison]) -> str:
     for comparison in comparisons:
         lines.append(f"{comparison.ours.name} / {comparison.theirs.name}{' per GPU' if comparison.per_gpu else ''}")
         lines += [f"  {text}" for text in cautions(comparison)]
-        for row in comparison.rows:
-            if (ratio := row.ratio) or row.verdict == "lost":
-                interval = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio and ratio.low is not None else "(no spread)"
-                told = f"{ratio.value:8.3f}  {interval:<16}" if ratio else f"{'':26}"
-                name = f"{row.mode} {METRICS[row.metric]}"
-                lines.append(f"  {name:<22} {format_length(row.length):>7}  {told}  {row.verdict}")
+        lines += [_line(row) for row in comparison.rows if is_told(row)]
+        if same := [row for row in comparison.rows if row.metric in FACTS and row.verdict == "same"]:
+            names = dict.fromkeys(FACTS[row.metric] for row in same)
+            lines.append(f"  within {FACT_TOLERANCE:.0%} at {len(same)} points: {', '.join(names)}")
     return "\n".join([*lines, verdict_sentence(comparisons)])
+
+
+def is_told(row: Compared) -> bool:
+    """Return whether a row stands in texts and tables: a ratio, a lost value, a fact that is not the same."""
+    return row.verdict == "lost" or (row.ratio is not None and (row.metric in METRICS or row.verdict != "same"))
+
+
+def _line(row: Compared) -> str:
+    interval = "(exact)" if row.metric in FACTS else "(no spread)"
+    if row.ratio and row.ratio.low is not None:
+        interval = f"[{row.ratio.low:.3f}, {row.ratio.high:.3f}]"
+    told = f"{row.ratio.value:8.3f}  {interval:<16}" if row.ratio else f"{'':26}"
+    name = f"{row.mode} {(METRICS | FACTS)[row.metric]}"
+    return f"  {name:<22} {format_length(row.length):>7}  {told}  {row.verdict}"
 
 
 def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:

@@ -16,10 +16,17 @@ from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
 METRICS = {"ttft_s": "TTFT", "decode_tok_s": "decode"}
+# What the server held (schemas.MEMORY_FACTS): exact, so one value is compared with one.
+FACTS = {
+    "kv_capacity_tokens": "KV capacity",
+    "kv_cache_bytes": "KV memory per GPU",
+    "weights_bytes": "weights per GPU",
+    "gpu_memory_bytes": "memory in use per GPU",
+}
 ACCEPTED = "a run's summary.parquet, its summary.csv or a published .csv"
 PUBLISHED_COLUMNS = ("prompt_tokens", "ttft_s_mean", "decode_tok_s_mean")
 ALIASES = {"ttft_client_s": "ttft_s_mean", "decode_tok_s": "decode_tok_s_mean"}
-NUMBERS = ("length", "prompt_tokens", "n", "gpu_count", "ttft_bound_s", "decode_bound_tok_s")
+NUMBERS = (*FACTS, "length", "prompt_tokens", "n", "gpu_count", "ttft_bound_s", "decode_bound_tok_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class CurvePoint:
     """Mean, std and n of TTFT (s) and decode (tok/s) at one prompt length (tokens).
 
     rounding: the unit of the last printed digit of either mean, by metric; none where the mean is exact.
+    facts: those of FACTS that are known, in tokens or bytes.
     """
 
     mode: str
@@ -34,6 +42,7 @@ class CurvePoint:
     ttft_s: Description
     decode_tok_s: Description
     rounding: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,15 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
     """Return the curve of schemas.SUMMARY rows."""
     rows = list(summary)
     gpu, count = (next((row[key] for row in rows if row.get(key) is not None), None) for key in ("gpu", "gpu_count"))
-    points = tuple(
-        CurvePoint(row["mode"], int(row["length"]), _described(row, "ttft_s"), _described(row, "decode_tok_s"))
-        for row in rows
-    )
+    points = tuple(map(_summary_point, rows))
     random = any(row.get("synthetic_weights") for row in rows)
     return RunCurve(name, points, gpu, count and int(count), random, source, limits_from_summary(rows))
+
+
+def _summary_point(row: Mapping[str, Any]) -> CurvePoint:
+    facts = {name: float(row[name]) for name in FACTS if row.get(name) is not None}
+    ttft_s, decode_tok_s = (_described(row, metric) for metric in METRICS)
+    return CurvePoint(row["mode"], int(row["length"]), ttft_s, decode_tok_s, facts=facts)
 
 
 def limits_from_summary(rows: Iterable[Mapping[str, Any]]) -> dict[int, Limit]:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -82,6 +83,9 @@ def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Ke
         "hosts": aggregate(ok, "host", lambda values: sorted(set(values))),
         "cached_tokens_min": aggregate(ok, "cached_tokens", lambda values: min(values, default=None)),
     }
+    for name in schemas.MEMORY_FACTS:  # of several servers, the one with the least room
+        least_room = min if name in ("kv_capacity_tokens", "kv_cache_bytes") else max
+        columns[name] = aggregate(ok, name, partial(least_room, default=None))
     for name in ("synthetic_weights", "filled_kv"):
         columns[name] = aggregate(frame, name, lambda values: any(values) or None)
     for name in ("campaign", "recipe_hash", "gpu", "gpu_count", "max_new_tokens"):

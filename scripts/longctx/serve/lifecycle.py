@@ -74,13 +74,14 @@ def serve(
         launch = local.prepare(named, launcher, ownership, HOST, port)
     log = Log(log_path, secret_values(launch.env))
     log.begin(launch.command)
-    with gpu_memory.resting_level(run_dir, launch.seen_env):
+    with gpu_memory.resting_level(run_dir, launch.seen_env) as before:
         started_s = time.monotonic()
         process = SupervisedProcess.start(launch, ownership, port, log_path)
         try:
             start = _Start(process, log, port)
             start.wait_ready(unique_name, start_timeout_s, report)
-            server = start.describe(recipe, launch, time.monotonic() - started_s)
+            memory = {"gpu_memory_bytes": gpu_memory.taken_bytes(before)}
+            server = start.describe(recipe, launch, memory, time.monotonic() - started_s)
             with cpu_affinity.keep_off(process.processes()):
                 yield _agreed(server, contract)
         finally:
@@ -128,10 +129,10 @@ class _Start:
                     raise _error(f"the server was not ready after {limit_s:g} s; its last words: {last}", lines)
                 time.sleep(POLL_S)
 
-    def describe(self, recipe: Recipe, launch: Launch, startup_s: float) -> Server:
-        """Ask the ready server for its facts, and check its contract."""
+    def describe(self, recipe: Recipe, launch: Launch, memory: dict[str, int | None], startup_s: float) -> Server:
+        """Ask the ready server for its facts, and check its contract; `memory` is what its GPUs hold."""
         url, env = f"http://{HOST}:{self.port}", launch.seen_env
-        known = launch.facts | {"startup_s": round(startup_s, 3), "model": recipe.served_name}
+        known = launch.facts | memory | {"startup_s": round(startup_s, 3), "model": recipe.served_name}
         report = server_facts.collect(url, self.log.lines(), known, launch.probe)
         facts_of_host, env_json = host.host_facts(env, recipe.ranks), host.environment_json(env)
         described = (url, recipe.served_name, report.server_facts(), facts_of_host, check(recipe, report), env_json)

@@ -57,6 +57,9 @@ LOG_FACTS: dict[str, tuple[str, ...]] = {name: (rf"{CONFIG}{name}=(?:torch\.)?([
     "cudagraph_mode": (r"setting cudagraph_mode=([A-Z_]+)", rf"{CONFIG}.*'cudagraph_mode': <CUDAGraphMode\.(\w+)"),
     "kv_connector": (r"Creating v1 connector with name: (\w+)",),
 }
+# Sizes in GiB, one line per rank: of the weights the largest counts, of the KV cache the smallest.
+WEIGHTS_GIB = r"Model loading took ([\d.]+) GiB"
+KV_GIB = r"Available KV cache memory: ([\d.]+) GiB|Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"
 KV_SIZE = r"KV cache size: ([\d,]+) tokens"
 CONCURRENCY = r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
 VERSIONS = (
@@ -102,6 +105,8 @@ def read_log(lines: list[str]) -> dict[str, Any]:
         facts["kv_cache_dtype"] = facts["dtype"] or "auto"
     if facts["device_config"] == "cpu" and facts["attention_backend"] is None:
         facts["attention_backend"] = "CPU_ATTN"  # vLLM's only one there but for MLA, which it logs
+    facts["weights_bytes"] = max(_gib(WEIGHTS_GIB, text), default=None)
+    facts["kv_cache_bytes"] = min(_gib(KV_GIB, text), default=None)
     return _known(facts | {"kv_capacity_tokens": _logged_capacity(text)})
 
 
@@ -162,6 +167,12 @@ def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _value(text: str | None) -> Any:
     """Return a logged value as the truth or number that it is."""
     return int(text) if text and text.isdecimal() else {"True": True, "False": False}.get(text or "", text)
+
+
+def _gib(pattern: str, text: str) -> list[int]:
+    """Return each size that a log gives in GiB, in bytes."""
+    sizes = (next(filter(None, match.groups())) for match in re.finditer(pattern, text))
+    return [round(float(size) * 2**30) for size in sizes]
 
 
 def _logged_capacity(text: str) -> int | None:

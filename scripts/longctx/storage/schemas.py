@@ -20,12 +20,15 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
-# One row per server start. `contract` is JSON: [{setting, asked, actual, source, ok}], `env` JSON without secrets.
+# One row per server start. weights_bytes and kv_cache_bytes are of the fullest rank as the server logs them,
+# gpu_memory_bytes is what the driver shows for the fullest GPU when the server is ready, less what was in use before.
+# `contract` is JSON: [{setting, asked, actual, source, ok}], `env` JSON without secrets.
 SERVERS = _schema(
     campaign=_S, recipe_hash=_S, mode=_S, length=_I, pass_index=_I, started_at=pa.timestamp("us", tz="UTC"),
     command=pa.list_(_S), contract=_S, env=_S, log_path=_S, status=_S, reason=_S, detail=_S,
     vllm_version=_S, torch_version=_S, aiter_version=_S, model=_S, attention_backend=_S, prefill_backend=_S,
-    kv_cache_dtype=_S, cudagraph_mode=_S, kv_capacity_tokens=_I, max_model_len=_I, block_size=_I,
+    kv_cache_dtype=_S, cudagraph_mode=_S, kv_capacity_tokens=_I, weights_bytes=_I, kv_cache_bytes=_I,
+    gpu_memory_bytes=_I, max_model_len=_I, block_size=_I,
     tensor_parallel_size=_I, pipeline_parallel_size=_I, decode_context_parallel_size=_I, max_num_seqs=_I,
     max_num_batched_tokens=_I, prefix_caching=_B, launcher=_S, image=_S, image_digest=_S, startup_s=_F,
     host=_S, gpu=_S, gpu_count=_I, gpu_driver=_S, cuda_or_rocm=_S, cpu=_S, cpu_count=_I, memory_bytes=_I,
@@ -38,6 +41,9 @@ HOST_FACTS = {column.name: column.type for column in list(SERVERS)[_HOST:]}
 IDENTITY = ("vllm_version", "model", "kv_cache_dtype", "attention_backend", "tensor_parallel_size", "gpu",
             "gpu_count", "gpu_driver", "recipe_hash")  # fmt: skip
 MEASUREMENTS = pa.schema([*arrow_schema(MeasurementRow), *list(SERVERS)[_SERVER:]])
+
+# What a server holds at one length, exact for one start: tokens of KV cache, bytes per rank or GPU.
+MEMORY_FACTS = ("kv_capacity_tokens", "kv_cache_bytes", "weights_bytes", "gpu_memory_bytes")
 
 # Whole prompts that no cache held.
 COLD_ROLES = (Role.COLD.value, Role.REPEAT.value)
@@ -52,7 +58,8 @@ VALIDATION = _schema(
 )  # fmt: skip
 PLAN = _schema(
     mode=_S, length=_I, kv_bytes_per_rank=_I, state_bytes_per_rank=_I, weight_bytes_per_rank=_I,
-    capacity_tokens=_I, fits=_B, ttft_bound_s=_F, decode_bound_tok_s=_F, est_ttft_s=_F, est_ttft_low_s=_F,
+    kv_budget_bytes_per_rank=_I, capacity_tokens=_I, fits=_B, ttft_bound_s=_F, decode_bound_tok_s=_F,
+    est_ttft_s=_F, est_ttft_low_s=_F,
     est_ttft_high_s=_F, est_source=_S, est_hours=_F, reason=_S, remedy=_S,
 )  # fmt: skip
 
@@ -73,6 +80,7 @@ SUMMARY = _schema(
     energy_j_per_token=_F, energy_j_per_prompt_token=_F, energy_j_per_output_token=_F, power_gap_s_mean=_F,
     reasons=pa.list_(_S), synthetic_weights=_B, filled_kv=_B,
     hosts=pa.list_(_S), gpu=_S, gpu_count=_I, max_new_tokens=_I,
+    **dict.fromkeys(MEMORY_FACTS, _I),
 )  # fmt: skip
 # One row per length of a mode that estimates the TTFT of whole prompts from parts of them. ttft_low_s and ttft_high_s
 # come from repeats_s, interpolation_s and deviation_s (plan.chunk_curve); ttft_measured_s is of real prefills, and

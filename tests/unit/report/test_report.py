@@ -189,6 +189,22 @@ def test_lost_checkpoints_are_an_alert() -> None:
     assert any("not one token was taken back" in text for text in narrative.alerts(of([row])))
 
 
+def test_plan_and_server_stand_side_by_side() -> None:
+    rows = [makerows.row("prefill", length, 1) for length in (1024, 2048, 4096)]
+    for row in rows:
+        row |= {"weights_bytes": round(91.56 * 2**30), "kv_cache_bytes": None}
+    rows[2]["kv_capacity_tokens"] = 9_000_000
+    found = texts(provenance.plan_against_server(replace(of(rows), plan=makerows.plan())))
+    weights = f"{98_357_000_000 / 2**30:.1f} GiB"
+    assert found == [
+        ["KV capacity, tokens", "1Ki to 2Ki", "9,830,000", "9,798,743", "+0.3%"],
+        ["KV capacity, tokens", "4Ki", "9,830,000", "9,000,000", "+9.2%"],
+        ["Weights per GPU", "1Ki to 4Ki", weights, "91.6 GiB", "+0.0%"],
+    ]
+    silent = [row | {"weights_bytes": None, "kv_capacity_tokens": None} for row in rows]
+    assert texts(provenance.plan_against_server(of(silent))) == []
+
+
 def test_broken_contract_is_an_alert(results: CampaignResults) -> None:
     assert "1 setting differs from what was asked for: see Contract" in narrative.alerts(results)
     kept = {row[0]: row[-1] for row in texts(provenance.contract(results))}

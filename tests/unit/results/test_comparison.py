@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,69 @@ def test_the_gate_opens_and_shuts(tmp_path: Path) -> None:
     back = parquet.read_rows(tmp_path / "compare.parquet", schemas.COMPARISON)
     assert {row["verdict"] for row in back if row["metric"] == "ttft_s"} == {"slower"}
     assert run_compare("--ours", slow, "--against", base, "--threshold", 0.5).returncode == 0
+
+
+GIB = 2**30
+# One MI355X with Kimi Linear, and the same where a release takes 4 GiB more for itself.
+HELD = {"kv_capacity_tokens": 44_000_000, "kv_cache_bytes": 165 * GIB, "weights_bytes": 98 * GIB}
+TAKEN = {"kv_capacity_tokens": 42_900_000, "kv_cache_bytes": 161 * GIB, "weights_bytes": 102 * GIB}
+
+
+def holding(facts: dict[str, float], **options: Any) -> RunCurve:
+    run = curve(1.0, **options)
+    return replace(run, points=tuple(replace(point, facts=facts) for point in run.points))
+
+
+def test_four_gib_more_per_gpu_shut_the_gate_though_nothing_is_slower() -> None:
+    found = comparison.compare(holding(TAKEN), holding(HELD, name="last release"))
+    assert {row.verdict for row in found.rows if row.metric in curves.METRICS} == {"same"}
+    assert {row.metric for row in found.having("less_room")} == set(HELD)
+    assert found.shuts()
+    text = comparison.to_text([found])
+    assert text.splitlines()[-1].startswith("No significant slowdown; KV capacity at 4Ki (prefill) changed by -2.5%")
+    assert not comparison.compare(holding(HELD), holding(TAKEN)).shuts()
+    assert comparison.compare(holding(HELD), holding(TAKEN)).having("more_room")
+
+
+def test_memory_in_use_counts_where_the_cache_has_a_fixed_size() -> None:
+    before, after = ({**HELD, "gpu_memory_bytes": gib * GIB} for gib in (270, 274))
+    found = comparison.compare(holding(after), holding(before))
+    assert [row.metric for row in found.having("less_room")] == ["gpu_memory_bytes"]
+    assert found.shuts()
+
+
+def test_two_starts_of_one_release_hold_the_same() -> None:
+    starts = {"kv_capacity_tokens": 9_798_743, "weights_bytes": 0.2 * GIB}, {"kv_capacity_tokens": 9_800_167}
+    other = starts[1] | {"weights_bytes": 0.3 * GIB}
+    found = comparison.compare(holding(starts[0]), holding(other))
+    assert not found.shuts()
+    assert "within 1% at 2 points: KV capacity, weights per GPU" in comparison.to_text([found])
+
+
+def test_memory_of_other_gpus_or_of_a_run_that_tells_none_is_no_fault() -> None:
+    one, two = holding(TAKEN, gpu="H200", gpu_count=1), holding(HELD, gpu="H200", gpu_count=2)
+    for ours, theirs in ((one, two), (holding({}), holding(HELD)), (holding(TAKEN), curve(1.0))):
+        assert not comparison.compare(ours, theirs).shuts()
+    only = replace(holding(HELD), points=tuple(replace(p, length=1) for p in holding(HELD).points))
+    assert comparison.compare(holding(HELD), only).nothing_shared
+
+
+@pytest.mark.process
+def test_the_gate_judges_what_the_summaries_say_of_memory(tmp_path: Path) -> None:
+    base = write_summary(tmp_path / "base", 1.0)
+    rows = [row for row in makerows.campaign(faults=False, top="256Ki") if row["mode"] == "prefill"]
+    for row in rows:
+        row["kv_capacity_tokens"] = round(row["kv_capacity_tokens"] * 0.9)
+    parquet.write_rows(tmp_path / "less" / "summary.parquet", schemas.SUMMARY, summary.summarise(rows, {}))
+    export.write_csv(tmp_path / "less" / "summary.csv", summary.summarise(rows, {}))
+    for name in ("summary.parquet", "summary.csv"):
+        found = run_compare("--ours", tmp_path / "less" / name, "--against", base, "--out", tmp_path / "out.parquet")
+        assert found.returncode == 3
+        assert "changed by -10.0%" in found.stdout.splitlines()[-1]
+    back = parquet.read_rows(tmp_path / "out.parquet", schemas.COMPARISON)
+    assert {(row["verdict"], row["p"]) for row in back if row["metric"] == "kv_capacity_tokens"} == {
+        ("less_room", None)
+    }
 
 
 @pytest.mark.process

@@ -78,6 +78,18 @@ def test_facts_of_the_pinned_gpu_version() -> None:
     assert {name: read.get(name) for name in expected} == expected
 
 
+def test_memory_is_that_of_the_fullest_rank() -> None:
+    start = server_facts.read_log((LOGS / "h200-0.25.1-start.log").read_text().splitlines())
+    assert start["weights_bytes"] / 2**30 == pytest.approx(91.56)
+    assert start["kv_cache_bytes"] / 2**30 == pytest.approx(36.86)
+    cpu = server_facts.read_log((LOGS / "cpu-0.32-start.log").read_text().splitlines())
+    assert (cpu["kv_cache_bytes"], cpu.get("weights_bytes")) == (1 << 30, None)
+    ranks = [f"Model loading took {gib} GiB memory and 1.8 seconds" for gib in (45.84, 45.9)]
+    ranks += [f"Available KV cache memory: {gib} GiB" for gib in (83.34, 83.1)]
+    read = server_facts.read_log(ranks)
+    assert (read["weights_bytes"], read["kv_cache_bytes"]) == (round(45.9 * 2**30), round(83.1 * 2**30))
+
+
 @pytest.mark.parametrize(
     ("line", "backend"),
     [

@@ -10,7 +10,8 @@ from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 
 FACTS = """
 vllm_version:S torch_version:S aiter_version:S model:S attention_backend:S prefill_backend:S kv_cache_dtype:S
-cudagraph_mode:S kv_capacity_tokens:I max_model_len:I block_size:I tensor_parallel_size:I pipeline_parallel_size:I
+cudagraph_mode:S kv_capacity_tokens:I weights_bytes:I kv_cache_bytes:I gpu_memory_bytes:I
+max_model_len:I block_size:I tensor_parallel_size:I pipeline_parallel_size:I
 decode_context_parallel_size:I max_num_seqs:I max_num_batched_tokens:I prefix_caching:B launcher:S image:S
 image_digest:S startup_s:F
 host:S gpu:S gpu_count:I gpu_driver:S cuda_or_rocm:S cpu:S cpu_count:I memory_bytes:I kernel:S os:S

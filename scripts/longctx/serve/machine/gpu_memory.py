@@ -22,16 +22,25 @@ def used_bytes(env: Mapping[str, str] | None = None) -> dict[str, int]:
     return {str(gpu.index): gpu.used_bytes for gpu in visible_gpus(env) if gpu.used_bytes is not None}
 
 
+def taken_bytes(before: Mapping[str, int]) -> int | None:
+    """Return what the fullest GPU holds more than `before`, in bytes; None where no GPU's memory can be read."""
+    now = used_bytes({})
+    return max((now[index] - was for index, was in before.items() if index in now), default=None)
+
+
 @contextlib.contextmanager
-def resting_level(run_dir: Path, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Note the memory in use before the block and wait after it until it is back; the next start checks again."""
+def resting_level(run_dir: Path, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Iterator[dict[str, int]]:
+    """Note the memory in use before the block and wait after it until it is back; the next start checks again.
+
+    Yields that memory in bytes by GPU index.
+    """
     before = used_bytes(env)
     path = run_dir / LEVEL_FILE
     if before:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps({"boot": boot_id(), "used": before}).encode())
     try:
-        yield
+        yield before
     finally:
         if before and not _wait(before, limit_s):
             path.unlink(missing_ok=True)

@@ -72,3 +72,11 @@ def test_a_level_of_an_earlier_boot_says_nothing(
 )
 def test_only_the_gpus_in_use_are_watched(two_gpus: Show, env: dict[str, Any], indices: set[str]) -> None:
     assert set(gpu_memory.used_bytes(env)) == indices
+
+
+def test_what_a_server_takes_is_that_of_the_fullest_gpu(two_gpus: Show, tmp_path: Path) -> None:
+    two_gpus(FIRST, fakenvml.h200(memory=[2 << 30, TOTAL]))
+    with gpu_memory.resting_level(tmp_path / "run", {}, limit_s=0) as before:
+        two_gpus(fakenvml.h200(memory=[41 << 30, TOTAL]), fakenvml.h200(memory=[43 << 30, TOTAL]))
+        assert gpu_memory.taken_bytes(before) == 41 << 30
+    assert gpu_memory.taken_bytes({}) is None
