@@ -26,6 +26,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
     get_kv_quant_mode,
 )
@@ -40,6 +41,12 @@ def kinds(text: dict[str, Any]) -> list[str]:
     count = text["num_hidden_layers"]
     if linear := text.get("linear_attn_config"):
         return ["mla" if i + 1 in linear["full_attn_layers"] else "kda" for i in range(count)]
+    if ratios := text.get("compress_ratios"):
+        return [f"v4_{ratio}" for ratio in ratios[:count]]
+    if types := text.get("indexer_types"):
+        return ["dsa" if kind == "full" else "dsa_shared" for kind in types]
+    if blocks := text.get("sparse_attention_config"):
+        return ["blocks" if sparse else "full" for sparse in blocks["sparse_attention_freq"]]
     if "kv_lora_rank" in text:
         return ["dsa" if "index_topk" in text else "mla"] * count
     if pattern := text.get("hybrid_override_pattern"):
@@ -94,6 +101,7 @@ class Backend(AttentionBackend):
 def servers_config(case: dict[str, Any], text: dict[str, Any], layers: list[str]) -> Any:
     """Return what vLLM's functions read of a VllmConfig, with the block size that its platform would set."""
     tensor, gpu, is_mla = case["tensor"], case["gpu"], "kv_lora_rank" in text
+    layout = KVCacheLayout.BLNHC if "compress_ratios" in text else KVCacheLayout.LBNHC
     kv_heads = max(1, (text.get("num_key_value_heads") or text["num_attention_heads"]) // tensor)
     head_size = text["kv_lora_rank"] + text["qk_rope_head_dim"] if is_mla else text.get("head_dim") or (
         text["hidden_size"] // text["num_attention_heads"]
@@ -107,7 +115,7 @@ def servers_config(case: dict[str, Any], text: dict[str, Any], layers: list[str]
             cache_dtype=case["kv_dtype"], block_size=(64 if is_mla else 16) if gpu else 128, mamba_block_size=None,
             mamba_cache_mode="align" if case["prefix_caching"] else "none", num_gpu_blocks_override=None,
             mamba_page_size_padded=None, kv_cache_dtype_skip_layers=[], prefix_cache_retention_interval=None,
-            get_resolved_kv_cache_layout=lambda: KVCacheLayout.LBNHC,
+            get_resolved_kv_cache_layout=lambda: layout,
         ),
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=case["pipeline"], decode_context_parallel_size=case["decode_context"],
@@ -146,14 +154,16 @@ def spec(kind: str, text: dict[str, Any], case: dict[str, Any], config: Any) -> 
             block_size=block, shapes=shapes, dtypes=dtypes, page_size_padded=padded, mamba_cache_mode=mode
         )}  # fmt: skip
     quantized = get_kv_quant_mode(case["kv_dtype"])
-    if kind in ("mla", "dsa"):
+    if kind.startswith("v4_"):
+        return compressed(int(kind[3:]), text)
+    if kind in ("mla", "dsa", "dsa_shared"):
         size = text["kv_lora_rank"] + text["qk_rope_head_dim"]
         latent = MLAAttentionSpec(
             block_size=block, num_kv_heads=1, head_size=size, dtype=dtype, kv_quant_mode=quantized, max_tp_shards=1,
             cache_dtype_str=case["kv_dtype"],
-            state_content_bytes=656 if kind == "dsa" and quantized else None,  # fp8 becomes fp8_ds_mla
+            state_content_bytes=656 if kind != "mla" and quantized else None,  # fp8 becomes fp8_ds_mla
         )  # fmt: skip
-        if kind == "mla":
+        if kind != "dsa":
             return {"attn": latent}
         keys = text["index_head_dim"]  # FP8 with a scale of four bytes for every 128 (models/deepseek_v32)
         index = MLAAttentionSpec(
@@ -171,11 +181,38 @@ def spec(kind: str, text: dict[str, Any], case: dict[str, Any], config: Any) -> 
         "block_size": block, "num_kv_heads": max(1, heads // tensor), "head_size": head, "head_size_v": value,
         "dtype": dtype, "kv_quant_mode": quantized,
     }  # fmt: skip
+    if kind == "blocks":  # models/minimax_m3/common/indexer.py
+        keys = text["sparse_attention_config"]["sparse_index_dim"]
+        index = MLAAttentionSpec(block_size=block, num_kv_heads=1, head_size=keys, dtype=torch.bfloat16)
+        return {"attn": FullAttentionSpec(**common), "indexer": index}
     if kind == "window":
         return {"attn": SlidingWindowSpec(**common, sliding_window=text["sliding_window"])}
     if kind == "chunk":
         return {"attn": ChunkedLocalAttentionSpec(**common, attention_chunk_size=text["attention_chunk_size"])}
     return {"attn": FullAttentionSpec(**common)}
+
+
+def compressed(ratio: int, text: dict[str, Any]) -> dict[str, Any]:
+    """Return the specs of one layer of DeepSeek V4 with the fp8_ds_mla layout (models/deepseek_v4, sparse_swa.py)."""
+    common = {"num_kv_heads": 1, "max_tp_shards": 1, "alignment": 576}
+    packed = {"head_size": text["head_dim"], "dtype": torch.uint8, "state_content_bytes": 584}
+    packed["cache_dtype_str"] = "fp8_ds_mla"
+    specs = {"swa": SlidingWindowMLASpec(block_size=64, sliding_window=text["sliding_window"], **common, **packed)}
+    if not ratio:
+        return specs
+    specs["attn"] = MLAAttentionSpec(
+        block_size=256, tokens_per_state=ratio, model_version="deepseek_v4", **common, **packed
+    )
+    overlap, rows, keys = 1 + (ratio == 4), 4 if ratio == 4 else 8, text["index_head_dim"]
+    state = {"block_size": rows, "dtype": torch.float32, "sliding_window": overlap * ratio, **common}
+    specs["state"] = SlidingWindowMLASpec(head_size=2 * overlap * text["head_dim"], **state)
+    if ratio == 4:
+        row = keys + keys // 128 * 4
+        specs["index"] = MLAAttentionSpec(
+            block_size=256, head_size=row, dtype=torch.uint8, tokens_per_state=4, **common
+        )
+        specs["index_state"] = SlidingWindowMLASpec(head_size=2 * overlap * keys, **state)
+    return specs
 
 
 def longest_sequence(case: dict[str, Any]) -> int | None:

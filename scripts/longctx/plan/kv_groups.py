@@ -20,13 +20,14 @@ class CachePage:
     """How one layer's cache is paged on one rank.
 
     `tokens` and `page_bytes` are those of one page. `span` is the window or the chunk in tokens; of a state, the pages
-    that one sequence keeps.
+    that one sequence keeps. `packed`: pages of several sizes lie side by side in one block (DeepSeek V4).
     """
 
     kind: PageKind
     tokens: int
     page_bytes: int
     span: int = 0
+    packed: bool = False
 
     def pages(self, sequence: int, in_flight: int, context_ranks: int) -> int:
         """Return the pages of a sequence of so many tokens.
@@ -98,6 +99,8 @@ class CachePool:
 def group_layers(stages: Sequence[Sequence[CachePage]]) -> tuple[CacheGroup, ...]:
     """Return the groups of a model from the pages of the caches in each pipeline stage, in the model's order."""
     caches = [(stage, page) for stage, pages in enumerate(stages) for page in pages]
+    if any(page.packed for _, page in caches):
+        return _packed_groups(caches, len(stages))
     if len({(page.kind, page.span, page.tokens, page.kind == "state" and page.page_bytes) for _, page in caches}) <= 1:
         buckets, layers = [caches] if caches else [], len(caches)  # one kind: one group, whatever the pages' sizes
     else:
@@ -110,10 +113,38 @@ def group_layers(stages: Sequence[Sequence[CachePage]]) -> tuple[CacheGroup, ...
     groups = []
     for bucket in buckets:
         count = ceil(len(bucket) / layers)
+        groups += [_group(bucket[first::count], len(stages)) for first in range(count)]
+    return tuple(groups)
+
+
+def _group(members: Sequence[tuple[int, CachePage]], stages: int) -> CacheGroup:
+    """Return the caches, each of a stage, as one group."""
+    totals = (sum(page.page_bytes for at, page in members if at == stage) for stage in range(stages))
+    return CacheGroup(members[0][1], tuple(totals))
+
+
+def _packed_groups(caches: Iterable[tuple[int, CachePage]], stages: int) -> tuple[CacheGroup, ...]:
+    """Return the groups of caches whose pages have several sizes (vLLM's _get_packed_kv_cache_groups).
+
+    Alike caches make a bucket. One with equally many pages of each size repeats a pattern; such buckets are cut into
+    groups of nearly equal numbers of repeats, at least those of the largest bucket of several sizes.
+    """
+    buckets: dict[tuple[object, ...], dict[int, list[tuple[int, CachePage]]]] = {}
+    for stage, page in caches:
+        bucket = buckets.setdefault((page.kind, page.span, page.tokens), {})
+        bucket.setdefault(page.page_bytes, []).append((stage, page))
+    repeats = {key: max(map(len, sizes.values())) for key, sizes in buckets.items()}
+    balanced = {key for key, sizes in buckets.items() if len(set(map(len, sizes.values()))) == 1}
+    fewest = max((repeats[key] for key in balanced if len(buckets[key]) > 1), default=0)
+    known = [repeats[key] for key in balanced]
+    best = min(  # the least padding; of equal ones the largest
+        range(fewest, max([fewest, *known]) + 1), key=lambda n: (sum(-count % n for count in known), -n)
+    ) if fewest else 0  # fmt: skip
+    groups = []
+    for key, sizes in buckets.items():
+        count = ceil(repeats[key] / best) if best and key in balanced else 1
         for first in range(count):
-            members = bucket[first::count]  # every count-th, so that each stage has its share of each group
-            totals = (sum(page.page_bytes for at, page in members if at == stage) for stage in range(len(stages)))
-            groups.append(CacheGroup(members[0][1], tuple(totals)))
+            groups.append(_group([cache for alike in sizes.values() for cache in alike[first::count]], stages))
     return tuple(groups)
 
 

@@ -17,6 +17,7 @@ BLOCK_TOKENS = 16
 MLA_BLOCK_TOKENS = 64  # FlashMLA's page
 CPU_BLOCK_TOKENS = 128
 CPU_MLA_BLOCK_TOKENS = 16
+COMPRESSED_BLOCK_TOKENS, COMPRESSED_WINDOW_TOKENS = 256, 64  # DeepSeek V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,36 @@ def block_tokens(geometry: Geometry, tensor: int, element_bytes: int, kernel_tok
 def cache_pages(layer: Layer, tensor: int, element_bytes: int, page_tokens: int, state_pages: int) -> list[CachePage]:
     """Return the pages of one layer's caches on one rank, attention before state; none for a layer without a cache."""
     pages = []
-    if (attention := layer.attention) and attention.kv_elements:
+    if (attention := layer.attention) and attention.kind == "mla" and (attention.window or attention.local):
+        return _compressed_pages(attention, is_fp8=element_bytes == 1)
+    if attention and attention.kv_elements:
         page_bytes = page_tokens * token_bytes(attention, tensor, element_bytes)
         kind: PageKind = "full" if attention.window is None else "chunk" if attention.chunked else "window"
         pages.append(CachePage(kind, page_tokens, page_bytes, attention.window or 0))
     pages += [CachePage("state", 0, size, state_pages) for size in states_bytes([layer], tensor)]
     return pages
+
+
+def _compressed_pages(attention: Attention, *, is_fp8: bool) -> list[CachePage]:
+    """Return the pages of DeepSeek V4's caches in one layer: a window of whole tokens, the entries, the index keys.
+
+    The tokens of an entry that is still open are kept in FP32, with their weights; at ratio 4 two entries overlap.
+    Sizes and alignment follow vLLM (models/deepseek_v4: attention.py and compressor.py; sparse_swa.py).
+    """
+    aligned, entry = 576 if is_fp8 else 512, attention.entry_bytes(1 if is_fp8 else 2)
+
+    def page(kind: PageKind, tokens: int, size: int, span: int = 0) -> CachePage:
+        return CachePage(kind, tokens, ceil(size / aligned) * aligned, span, packed=True)
+
+    span = attention.window or attention.local or 0
+    pages = [page("window", COMPRESSED_WINDOW_TOKENS, COMPRESSED_WINDOW_TOKENS * entry, span)]
+    if attention.window:
+        return pages
+    ratio = attention.tokens_per_entry
+    entries, overlap, rows = COMPRESSED_BLOCK_TOKENS // ratio, 1 + (ratio == 4), 4 if ratio == 4 else 8
+    pages.append(page("full", COMPRESSED_BLOCK_TOKENS, entries * entry))
+    widths = [attention.qk_dim]
+    if attention.indexer:
+        pages.append(page("full", COMPRESSED_BLOCK_TOKENS, entries * attention.index_bytes))
+        widths.append(attention.indexer.dim)
+    return pages + [page("window", rows, rows * 2 * overlap * width * 4, overlap * ratio) for width in widths]

@@ -34,6 +34,11 @@ MODELS: dict[str, tuple[tuple[int, int], ...]] = {
     "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": ((1, 1), (2, 2)),  # GQA and Mamba 2
     "deepseek-ai--DeepSeek-V3.2": ((1, 1), (8, 1), (1, 4)),  # MLA with an indexer
     "zai-org--GLM-5": ((8, 1),),  # MLA with an indexer
+    "zai-org--GLM-5.2-FP8": ((8, 1), (1, 4)),  # MLA, of which some layers have an indexer
+    "MiniMaxAI--MiniMax-M3": ((1, 1), (8, 1), (2, 4)),  # GQA, of which most layers have index keys
+    "moonshotai--Kimi-K3": ((8, 1), (8, 2)),  # MLA and KDA
+    "deepseek-ai--DeepSeek-V4-Flash": ((1, 1), (8, 1), (1, 2), (1, 4)),  # compressed by 4 and 128, windows
+    "sgl-project--DeepSeek-V4-Pro-FP8": ((8, 1), (8, 2)),  # the same, other counts of layers
 }
 CHUNKS, SIZES_GIB = (2048, 16384), (0.3, 2, 17.3, 90.7)
 
