@@ -49,7 +49,7 @@ def heading(system: System) -> list[str]:
     geometry, hardware = system.geometry, system.hardware
     where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
     lines = [
-        f"{geometry.name} on {where}, KV cache {system.settings.kv_dtype}",
+        f"{geometry.name} on {where}, KV cache {_kv_dtype(system)}",
         f"  parameters {human_parameters(geometry.parameters_total)},"
         f" active {human_parameters(geometry.parameters_active)};"
         f" weights {human_bytes(geometry.weight_bytes)}, active {human_bytes(geometry.active_weight_bytes)}",
@@ -71,6 +71,12 @@ def heading(system: System) -> list[str]:
         in_flight = f"vLLM keeps up to {system.in_flight_tokens:,} tokens in flight beside each window"
         lines.append(f"  windowed layers hold at most {most}; {in_flight}")
     return lines + [f"  note: {note}" for note in geometry.notes]
+
+
+def _kv_dtype(system: System) -> str:
+    """Return the cache's type, and what `auto` becomes where the checkpoint asks for another than the model's."""
+    kv_dtype, asked = system.settings.kv_dtype, system.geometry.quantization.kv_auto
+    return f"auto ({asked}, as the checkpoint asks)" if kv_dtype == "auto" and asked else kv_dtype
 
 
 def _growth(geometry: Geometry) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.system import Settings, System
+from longctx.plan.text import heading
 from longctx.prompts.sources import CorpusSpec
 from longctx.prompts.synthetic_model import make_dummy_from_config
 from longctx.resources import MODELS_DIR
@@ -101,6 +103,13 @@ def test_the_attention_beside_nvfp4_experts_of_deepseek_v4_stays_in_fp8() -> Non
     assert model.weight_bytes == pytest.approx(experts * 0.5625 + eight_bit + rest, rel=1e-4)
 
 
+def test_the_plan_says_what_the_cache_becomes_by_auto(tmp_path: Path) -> None:
+    model = read_geometry(folder(tmp_path, BF16, NVFP4))
+    system = System(model, load_hardware("H200", 8), Parallelism(8), Settings("auto"))
+    assert heading(system)[0].endswith("KV cache auto (fp8, as the checkpoint asks)")
+    assert heading(replace(system, geometry=build_geometry(BF16)))[0].endswith("KV cache auto")
+
+
 def test_config_json_comes_first_as_in_vllm(tmp_path: Path) -> None:
     fp8 = DEEPSEEK["quantization_config"]
     model = read_geometry(folder(tmp_path, BF16 | {"quantization_config": fp8}, NVFP4))
@@ -179,6 +188,14 @@ def test_products_run_in_fp4_only_where_weights_and_activations_have_4_bits() ->
     assert (only["fp4"], only["fp8"]) == (0, 0)
     fp8 = products(global_quant_config={"weight": weights, "input_tensors": FP8_TENSOR})
     assert (fp8["fp4"], fp8["fp8"]) == (0, products()["fp4"])
+
+
+def test_fp4_products_are_bound_by_the_fp4_peak_where_there_is_one() -> None:
+    model = with_quantization(QUARK_MXFP4)
+    b200 = System(model, load_hardware("B200", 8), Parallelism(8), Settings("bfloat16"))
+    linear, attention = model.linear_flops(1024), model.attention_flops(1024)
+    expected = ((linear["bf16"] + attention) / 2250e12 + linear["fp4"] / 9000e12) / 8
+    assert b200.ttft_bound_s(1024) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_chip_without_fp4_units_is_bound_by_bf16() -> None:

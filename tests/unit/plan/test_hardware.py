@@ -16,8 +16,22 @@ def test_the_gpu_table() -> None:
     assert gpus["H200"].hbm_bytes == int(140.4 * GIB)
     assert gpus["MI355X"].bf16_flops == 2516.6e12
     assert gpus["A100"].fp8_flops is None
+    assert gpus["H200"].fp4_flops is None
+    assert gpus["B200"].fp4_flops == 9000e12
+    asked = {"B300", "GB200", "GB300", "MI350X", "H20", "RTX PRO 6000", "GB10", "L40S", "A100"}
+    assert asked <= set(gpus)
     assert all(gpu.source and gpu.vendor in ("amd", "nvidia") for gpu in gpus.values())
     assert load_hardware("mi355x", 8).count == 8
+
+
+def test_a_narrower_product_is_faster_where_the_chip_has_units_for_it() -> None:
+    for gpu in read_gpus():
+        peaks = gpu.peak_flops
+        assert peaks["fp8"] == (gpu.fp8_flops or peaks["bf16"])
+        assert peaks["fp4"] == (gpu.fp4_flops or peaks["bf16"])
+        assert gpu.fp8_flops is None or 1.9 <= gpu.fp8_flops / gpu.bf16_flops <= 2.1, gpu.name
+        assert gpu.fp4_flops is None or gpu.fp8_flops, gpu.name
+        assert gpu.fp4_flops is None or 1.9 <= gpu.fp4_flops / (gpu.fp8_flops or 0) <= 3.2, gpu.name
 
 
 @pytest.mark.parametrize("wrong", ["-80", "0", "nan", "inf", ""])
