@@ -32,7 +32,7 @@ def _row(role: str, length: int, pass_index: int, **changes: Any) -> dict[str, A
     nothing = dict.fromkeys(("ttft_s", "prefill_s", "decode_tok_s", "decode_client_tok_s", "decode_source", "queue_s"))
     made = makerows.row("prefill", length, pass_index) | nothing
     made |= {"mode": "sampled", "recipe_hash": "5f0c1d2e3a4bsamp", "role": role, "overhead_s": OVERHEAD * length}
-    return made | {"energy_j": None, "energy_decode_j": None, "sm_clock_mhz": 1980.0} | changes
+    return made | {"energy_decode_j": None, "sm_clock_mhz": 1980.0} | changes
 
 
 def sample(role: str, length: int, pass_index: int = 1, scale: float = 1.0, **changes: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ ITERATIONS, PROGRESS = "iterations", "progress"
 COMPILED, SLOW = "compiled", "slow"
 # A chunk is slow if it took so many times what the chunks around it say of its depth.
 SLOW_FACTOR = 1.25
+SLOW_DEVIATIONS = 4.0  # and it is so many median deviations of those chunks away: on a noisy machine 1.25 is nothing
 NEIGHBOURS = 4  # on each side; near an end more on the other side
 # A span between progress samples lasts so many times the gap between two: its seconds are then off by 10 % at most.
 LEAST_GAPS = 20
@@ -86,7 +87,7 @@ def _of_progress(row: Row, samples: Sequence[Row]) -> Rows:
     points.append((row["prefill_s"], row["prompt_tokens"]))
     return [
         {"depth": first, "tokens": last - first, "seconds": end_s - start_s, "elapsed_s": end_s}
-        | {"error_s": gap_s, "source": PROGRESS, "mark": None}
+        | {"error_s": 2 * gap_s, "source": PROGRESS, "mark": None}
         for (start_s, first), (end_s, last) in pairwise(points)
         if len(points) > 2
     ]
@@ -101,17 +102,20 @@ def _mark_slow(chunks: Rows) -> None:
         first = max(0, min(index - NEIGHBOURS, len(whole) - 1 - 2 * NEIGHBOURS))
         around = rates[first:index] + rates[index + 1 : first + 2 * NEIGHBOURS + 1]
         if len(around) >= NEIGHBOURS and not chunk["mark"]:
-            depth, rate = rates[index]
-            chunk["mark"] = SLOW if rate > SLOW_FACTOR * _typical(around, depth) else None
+            chunk["mark"] = SLOW if rates[index][1] > _highest(around, rates[index][0]) else None
 
 
-def _typical(rates: Sequence[tuple[float, float]], depth: float) -> float:
-    """Return the value at `depth` of the line with the median slope (Theil and Sen), which few far points do not move.
+def _highest(rates: Sequence[tuple[float, float]], depth: float) -> float:
+    """Return the highest rate at `depth` that is not slow, by the rates around it.
 
-    At an end of the prompt the line is extrapolated: it gives no less than the smallest rate there is.
+    Theil and Sen's line, whose slope is the median one, is not moved by few far points. At an end of the prompt it is
+    extrapolated: it gives no less than the smallest rate there is.
     """
     slope = median((later[1] - one[1]) / (later[0] - one[0]) for one, later in combinations(rates, 2))
-    return max(median(rate + slope * (depth - at) for at, rate in rates), min(rate for _, rate in rates))
+    here = [rate + slope * (depth - at) for at, rate in rates]
+    typical = max(median(here), min(rate for _, rate in rates))
+    deviation = median(abs(rate - median(here)) for rate in here)
+    return max(SLOW_FACTOR * typical, typical + SLOW_DEVIATIONS * deviation)
 
 
 def _sampled_s(curve: ChunkCurve, chunk: Row) -> float:

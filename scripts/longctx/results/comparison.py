@@ -185,6 +185,8 @@ def cautions(comparison: Comparison) -> list[str]:
         both = ours.synthetic_weights and theirs.synthetic_weights
         which = "Both runs" if both else "This run" if ours.synthetic_weights else "The other run"
         sentences.append(f"{which} had random weights: speeds are real, outputs mean nothing.")
+    if ours.estimates or theirs.estimates:
+        sentences.append("Estimated TTFT is not compared: only measured values are.")
     shared = {row.mode for row in comparison.rows if row.ratio}
     filled = [mode for mode in MODES if mode in shared and campaign_facet(mode).fills_kv]
     return sentences + [f"In {mode} the KV cache was filled, not prefilled." for mode in filled]

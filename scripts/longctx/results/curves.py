@@ -47,7 +47,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class RunCurve:
-    """A run as others see it; `gpu_count` GPUs made one measured system, whose `limits` go by prompt length."""
+    """A run as others see it; `gpu_count` GPUs made one measured system, whose `limits` go by prompt length.
+
+    estimates: whether it has estimated TTFT too, which is no part of the curve.
+    """
 
     name: str
     points: tuple[CurvePoint, ...]
@@ -56,6 +59,7 @@ class RunCurve:
     synthetic_weights: bool = False
     source: str = ""
     limits: Mapping[int, Limit] = field(default_factory=dict)
+    estimates: bool = False
 
     def of_mode(self, mode: str) -> dict[int, CurvePoint]:
         return {point.length: point for point in self.points if point.mode == mode}
@@ -74,7 +78,8 @@ def curve_from_summary(summary: Iterable[Mapping[str, Any]], name: str = "this r
     gpu, count = (next((row[key] for row in rows if row.get(key) is not None), None) for key in ("gpu", "gpu_count"))
     points = tuple(map(_summary_point, rows))
     random = any(row.get("synthetic_weights") for row in rows)
-    return RunCurve(name, points, gpu, count and int(count), random, source, limits_from_summary(rows))
+    limits, estimates = limits_from_summary(rows), any(row.get("ttft_estimate_s") for row in rows)
+    return RunCurve(name, points, gpu, count and int(count), random, source, limits, estimates)
 
 
 def _summary_point(row: Mapping[str, Any]) -> CurvePoint:

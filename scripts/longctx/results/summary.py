@@ -154,9 +154,12 @@ def _energy(ok: pd.DataFrame) -> dict[str, pd.Series]:
     token until the first token and J per output token after it.
 
     A filled cache computed none of its prompt: the energy until its first token belongs to no token. Where the first
-    token was late, the client does not know when the prefill's energy ends.
+    token was late, the client does not know when the prefill's energy ends. A request that neither prefills a prompt
+    nor decodes, a sample, has energy that nobody asked for.
     """
-    energy, decode, output = ok["energy_j"], ok["energy_decode_j"], ok["completion_tokens"]
+    facets = [campaign_facet(mode) for mode in ok["mode"]]
+    known = pd.Series([facet.measures_ttft or facet.decodes for facet in facets], index=ok.index, dtype=bool)
+    energy, decode, output = ok["energy_j"].where(known), ok["energy_decode_j"].where(known), ok["completion_tokens"]
     prefilled = pd.Series([campaign_facet(mode).measures_ttft for mode in ok["mode"]], index=ok.index, dtype=bool)
     compiled = pd.Series(["compiled" in marks for marks in ok["reasons"]], index=ok.index, dtype=bool)
     computed = (ok["prompt_tokens"].fillna(0) - ok["cached_tokens"].fillna(0)).where(prefilled)

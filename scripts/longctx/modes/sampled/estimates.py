@@ -89,12 +89,11 @@ def estimates(rows: Sequence[Row], lengths: Iterable[int], bound: Bound | None =
     except DataError as error:
         return [labels | {"length": length, "reason": str(error)} for length in lengths]
     made = [_Length(rows, curve, length) for length in lengths]
-    # What real prefills of other lengths deviate by widens the interval here: of lengths estimated in the same way.
-    deviations: dict[str, list[float]] = {INTEGRATED: [], COMPUTED_WHOLE: []}
-    for one in made:
-        if (deviation := one.deviation) is not None:
-            deviations[one.method].append(1 / (1 + deviation) - 1)  # as shares of the estimate
-    return [labels | one.row(deviations, bound) for one in made]
+    # What real prefills deviate by widens the interval of every integrated length, and of its own where it is no sum.
+    integrated = [one.real_share for one in made if one.method == INTEGRATED]
+    shares = [integrated if one.method == INTEGRATED else [one.real_share] for one in made]
+    known = [[share for share in listed if share is not None] for listed in shares]
+    return [labels | one.row(real_shares, bound) for one, real_shares in zip(made, known, strict=True)]
 
 
 _LABELS = ("campaign", "recipe_hash", "synthetic_weights", "gpu", "gpu_count")
@@ -134,6 +133,11 @@ class _Length:
             return None
         return (self.alone.seconds + self.overhead_s) / self.measured.ttft_s - 1
 
+    @property
+    def real_share(self) -> float | None:
+        """The measured TTFT over the estimate, less 1."""
+        return None if self.deviation is None else 1 / (1 + self.deviation) - 1
+
     def half_s(self, estimate: PrefillEstimate) -> float:
         """Return half the interval of the TTFT."""
         count = len(self.overheads)
@@ -149,8 +153,8 @@ class _Length:
             error = self.curve.spread * self.measured.ttft_s
         return abs(self.deviation) * self.measured.ttft_s <= hypot(self.half_s(self.alone), STANDARD_ERRORS * error)
 
-    def row(self, deviations: Mapping[str, Sequence[float]], bound: Bound | None) -> dict[str, Any]:
-        """Return the row of schemas.ESTIMATES, without what all lengths share."""
+    def row(self, real_shares: Sequence[float], bound: Bound | None) -> dict[str, Any]:
+        """Return the row of schemas.ESTIMATES, without what all lengths share, in the light of real prefills."""
         made: dict[str, Any] = {"length": self.length, "reason": self.reason, "doubts": []}
         if self.measured is not None:
             made |= {f"measured_{name}": value for name, value in asdict(self.measured).items() if name != "error_s"}
@@ -159,14 +163,14 @@ class _Length:
             return made
         ttft_s = self.alone.seconds + self.overhead_s
         # They are shares of a TTFT; the interval is first made for the prefill in it.
-        shares = [deviation * ttft_s / self.alone.seconds for deviation in deviations[self.method]]
+        shares = [share * ttft_s / self.alone.seconds for share in real_shares]
         estimate = self.curve.estimate(self.length, shares)
         half_s = self.half_s(estimate)
         parts = {name: getattr(estimate, name) for name in ("repeats_s", "interpolation_s", "deviation_s", "samples")}
         made |= parts | {"knots": estimate.knots, "method": self.method, "chunk_tokens": self.curve.chunk_tokens}
         made |= {"ttft_estimate_s": ttft_s, "ttft_low_s": max(0.0, ttft_s - half_s), "ttft_high_s": ttft_s + half_s}
         made |= {"prefill_estimate_s": estimate.seconds, "overhead_s": self.overhead_s}
-        made |= {"deviations_n": len(deviations[self.method]), "deviation": self.deviation}
+        made |= {"deviations_n": len(real_shares), "deviation": self.deviation}
         made |= {"deviation_inside": self.is_inside(), "sm_clock_mhz": _clock(self.samples)}
         return made | self._last_chunk(bound) | {"doubts": self._doubts(estimate)}
 

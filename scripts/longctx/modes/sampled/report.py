@@ -11,7 +11,7 @@ from longctx.report.mode import FigureSpec, ReportFacet, report_facet
 from longctx.report.table_cells import NONE, Cell, Columns, Row, Table, change, count, number, prompt_cell, tabulate
 from longctx.results.campaign_results import CampaignResults
 from longctx.results.chunks import SLOW_FACTOR
-from longctx.storage.schemas import ModeName
+from longctx.storage.schemas import ModeName, Role
 
 NOTE = (
     "Sampled, not measured: the server computed a few chunks of each prompt behind a prefix that it was told to take as"
@@ -22,6 +22,7 @@ CHECK_NOTE = (
     "Deviation = sampled / real - 1. The interval here is that of the samples alone, without what real prefills deviate"
     " by. Real prefills are whole prompts on the samples' own servers, or else those of the cold prompts."
 )
+REAL = {Role.WHOLE: "whole prompt, samples' server"}
 MARKS_NOTE = (
     f"Chunks of real prefills that took over {SLOW_FACTOR} times what those around them say, or in which the"
     " server logged a compilation; they stay in every value."
@@ -50,7 +51,7 @@ def check_table(results: CampaignResults) -> Table:
         ("Sampled TTFT s", lambda row: seconds_cell(row["ttft_estimate_s"])),
         ("Real TTFT s", lambda row: seconds_cell(row["ttft_measured_s"])),
         ("n", lambda row: count(row["measured_n"])),
-        ("Real from", lambda row: f"{report_facet(row['measured_mode']).display_name}, {row['measured_role']}"),
+        ("Real from", lambda row: REAL.get(row["measured_role"]) or report_facet(row["measured_mode"]).display_name),
         ("Deviation", lambda row: change(row["ttft_estimate_s"], row["ttft_measured_s"])),
         ("Inside the interval", lambda row: {True: "yes", False: "NO", None: NONE}[row["deviation_inside"]]),
         ("Sampled MHz", lambda row: number(row["sm_clock_mhz"], 4)),
