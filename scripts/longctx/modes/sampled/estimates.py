@@ -17,11 +17,15 @@ Bound = Callable[[int], float]
 SAMPLE_ROLES = (Role.SAMPLE_SHORT, Role.SAMPLE_LONG)
 # Clocks that differ by more than this share make an estimate and a real prefill two different machines.
 CLOCK_SHARE = 0.02
+# A clock is compared only where the server computed for so much of the request: idle GPUs have other clocks.
+BUSY_SHARE = 0.7
+# Every long prefill runs into it, a real one as well.
+POWER_LIMIT = "sw_power_cap"
 INTEGRATED, COMPUTED_WHOLE = "integrated", "computed whole"
 DOUBTS = {
     "deviates": "real prefills are outside the interval that the samples alone give",
     "other_clock": f"the GPUs' clocks during the samples and the real prefill differ by more than {CLOCK_SHARE:.0%}",
-    "throttled": "a GPU held its clocks back during samples",
+    "throttled": "a GPU held its clocks back during samples, for another reason than its power limit",
     "extrapolated": "no prompt as long was sampled",
 }
 
@@ -187,14 +191,24 @@ class _Length:
         found = {
             "deviates": self.is_inside() is False,
             "other_clock": bool(clock and real) and abs(clock / real - 1) > CLOCK_SHARE,  # type: ignore[operator]
-            "throttled": any(row.get("throttle_reasons") for row in self.samples),
+            "throttled": any(_throttling(row) for row in self.samples),
             "extrapolated": estimate.beyond_tokens > 0,
         }
         return [name for name in DOUBTS if found[name]]
 
 
 def _clock(rows: Iterable[Row]) -> float | None:
-    """Return the mean SM clock of requests in MHz, each weighted by its seconds; None where no GPU said it."""
-    known = [row for row in rows if row.get("sm_clock_mhz") and row.get("e2e_s")]
-    total_s = sum(row["e2e_s"] for row in known)
-    return sum(row["sm_clock_mhz"] * row["e2e_s"] for row in known) / total_s if known else None
+    """Return the mean SM clock of busy requests in MHz, each weighted by its prefill; None where no GPU said it."""
+    times = [(row, row.get("sample_prefill_s") or row.get("prefill_s") or 0.0) for row in rows]
+    known = [
+        (row["sm_clock_mhz"], seconds)
+        for row, seconds in times
+        if row.get("sm_clock_mhz") and seconds and seconds >= BUSY_SHARE * (row.get("e2e_s") or 0.0)
+    ]
+    total_s = sum(seconds for _, seconds in known)
+    return sum(mhz * seconds for mhz, seconds in known) / total_s if known else None
+
+
+def _throttling(row: Row) -> set[str]:
+    """Return why a GPU held its clocks back during a request, but for its power limit."""
+    return set((row.get("throttle_reasons") or "").split(", ")) - {"", POWER_LIMIT}

@@ -68,6 +68,18 @@ def test_other_clocks_and_throttling_are_doubts() -> None:
     deepest["throttle_reasons"] = "sw_thermal_slowdown"
     found = estimated(rows)
     assert (found[8 * MI]["doubts"], found[4 * MI]["doubts"]) == (["throttled"], [])
+    deepest["throttle_reasons"] = "sw_power_cap"
+    assert estimated(rows)[8 * MI]["doubts"] == [], "a real prefill runs into the power limit too"
+
+
+def test_clocks_of_requests_that_mostly_waited_are_not_compared() -> None:
+    idle = [row | {"sm_clock_mhz": 345.0} for row in makesamples.campaign() if row["length"] < 65536]
+    busy = [row for row in makesamples.campaign() if row["length"] >= 65536]
+    for row in idle:
+        row["e2e_s"] = 2 * row["sample_prefill_s"]
+    row = estimated([*idle, *busy, makesamples.real(MI)])[MI]
+    assert row["sm_clock_mhz"] == pytest.approx(1980)
+    assert row["doubts"] == []
 
 
 def test_only_sound_samples_count_and_a_length_without_them_has_a_reason() -> None:
