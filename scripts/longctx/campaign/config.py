@@ -193,6 +193,12 @@ class PromptConfig(Section):
     """The shape of a prompt."""
 
     shape: str = Field("report", description="A folder with system.txt and task.txt; built in: 'report' and 'plain'.")
+    salt: str | None = Field(
+        None,
+        exclude_if=lambda salt: salt is None,
+        description="Text that changes the first tokens of every prompt, so that no server has it cached. null = a"
+        " fresh one for each campaign on an external server, else none; '' = none.",
+    )
 
 
 class MeasureConfig(Section):

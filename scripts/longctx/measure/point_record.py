@@ -14,6 +14,7 @@ from longctx.campaign.point import Point
 from longctx.measure.checkpoints import Attempt
 from longctx.measure.client.ttft_itl import Chunk
 from longctx.measure.remeasure import find_difference
+from longctx.measure.salt import choose_salt
 from longctx.storage import parquet, schemas
 from longctx.storage.atomic import replacing
 from longctx.storage.journal import Journal, Record, read
@@ -61,7 +62,8 @@ class PointRecord:
         elif journal.damaged:
             sentence = f"{point.name}: damaged lines of its journal are left out ({journal.damaged})"
         if journal.header is None:
-            journal.append("header", {"point": point.name, "settings": identity, "recipe_hash": recipe})
+            salt = {"prompt_salt": choose_salt(campaign, point)}
+            journal.append("header", {"point": point.name, "settings": identity, "recipe_hash": recipe} | salt)
         elif is_done(journal.records):
             journal.append("reopened", {})
         return cls(campaign, point, journal), sentence
@@ -84,7 +86,7 @@ class PointRecord:
             if {row["recipe_hash"] for row in rows} == {recipe} and len(prompts) == 1:
                 identity = {**campaign.settings(point.mode), "prompt_sha256": prompts.pop()}
                 header = {"point": point.name, "settings": identity, "recipe_hash": recipe}
-                record.journal.append("header", header)
+                record.journal.append("header", header | {"prompt_salt": rows[0].get("prompt_salt")})
             for server in tables["servers"]:
                 record.journal.append("server", server)
             for row in rows:
@@ -96,6 +98,11 @@ class PointRecord:
                 record.journal.append("row", row)
             record.done()
         return True
+
+    @property
+    def prompt_salt(self) -> str | None:
+        """The salt of the point's prompts; None where they are sent as they are."""
+        return (self.journal.header or {}).get("prompt_salt")
 
     @property
     def labels(self) -> dict[str, Any]:

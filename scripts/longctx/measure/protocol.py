@@ -174,6 +174,7 @@ class ServerClimb:
         def send(index: int, count: int, extra_body: Mapping[str, Any] | None = None) -> MeasurementRow:
             # A short prompt is repeated: the text of a warm-up does not matter.
             ids = np.roll(np.resize(next(variants.iter_ids(path, last_variant - index)), count), starts)
+            ids = variants.salted(path, ids, record.prompt_salt)
             return session.send(record, Outgoing((Role.WARMUP, index), ids, SMALL_NEW_TOKENS, extra_body or {}))
 
         maximum = self.campaign.config.measure.warmup_max
@@ -214,7 +215,9 @@ class ServerClimb:
         if not warming:
             self.display.phase(f"measuring, {role} {index}")
         while True:
-            ids = self.facet.read_ids(self.prompts[point.length], self.campaign, point, key, record.doubts(*key))
+            path = self.prompts[point.length]
+            ids = self.facet.read_ids(path, self.campaign, point, key, record.doubts(*key))
+            ids = variants.salted(path, ids, record.prompt_salt)
             row = session.send(record, self._outgoing(session, key, ids))
             if row.status != Status.DOUBTFUL or key not in record.missing() or not session.server.alive():
                 break

@@ -24,6 +24,7 @@ def measured_row(record: PointRecord, key: RequestKey, observation: Observation)
     return MeasurementRow(
         **identity | {"filled_kv": identity["filled_kv"] or bool(observation.claimed_tokens)},
         prompt_sha256=(record.journal.header or {}).get("settings", {}).get("prompt_sha256"),
+        prompt_salt=record.prompt_salt,
         max_new_tokens=observation.new_tokens,
         cached_tokens=observation.cached_tokens,
         claimed_tokens=observation.claimed_tokens,

@@ -1,5 +1,6 @@
 """Read prompts: variants that differ from the first token on, and the queries behind them."""
 
+import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from longctx.errors import PromptError
 from longctx.storage import token_file
 from longctx.storage.token_file import Ids
 
+SALT_IDS = 8  # at least 64 words each: 2^48 salts
 QUESTIONS = (
     "Which function in the files above does the most work, and how could it be split into smaller ones?",
     "List the public classes defined above with one sentence on each, in the order in which they appear.",
@@ -47,6 +49,22 @@ def read_ids(path: Path | str, variant: int = 0) -> Ids:
     for ids in iter_ids(path, variant):
         out[at : at + len(ids)] = ids
         at += len(ids)
+    return out
+
+
+def salted(path: Path | str, ids: Ids, salt: str | None) -> Ids:
+    """Return a prompt's ids with those behind the first one replaced by SALT_IDS words that `salt` chooses.
+
+    Caches know a prompt by its first block of tokens, so another salt shares nothing with it. The length stays.
+    """
+    if not salt:
+        return ids
+    words: list[int] = orjson.loads(token_file.read_metadata(path)["first_ids"])
+    number = int.from_bytes(hashlib.sha256(salt.encode()).digest(), "big")
+    out = ids.copy()
+    for at in range(1, min(1 + SALT_IDS, len(ids))):
+        number, digit = divmod(number, len(words))
+        out[at] = words[digit]
     return out
 
 

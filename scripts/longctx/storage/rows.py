@@ -46,7 +46,8 @@ class Status(StrEnum):
 class MeasurementRow:
     """One request and what it may claim; times in s, energy in J, power in W; None is not known.
 
-    claimed_tokens: the beginning of the prompt that a KV connector claimed, so that the server did not compute it.
+    prompt_sha256: of the prompt's file, without the salt. claimed_tokens: the beginning of the prompt that a KV
+    connector claimed, so that the server did not compute it.
     sample_prefill_s: the server's time for the rest, in s: an ingredient of an estimate, never a prefill.
     sm_clock_mhz, sm_clock_min_mhz: mean and lowest of the samples of all GPUs during the request. throttle_reasons: why
     a GPU held its clocks back then, as NVML names it. prefill_chunks: JSON of what the server logged of each iteration
@@ -65,6 +66,7 @@ class MeasurementRow:
     reasons: tuple[str, ...] = ()
     detail: str | None = None
     prompt_sha256: str | None = None
+    prompt_salt: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     max_new_tokens: int | None = None

@@ -15,11 +15,12 @@ from longctx.campaign.point import Point
 from longctx.errors import ServerError
 from longctx.measure import kv_limit
 from longctx.measure.protocol import ServerClimb, measure
+from longctx.measure.salt import choose_salt
 from longctx.plan.plan_table import PlanTable
 from longctx.progress.status_file import read_status
 from longctx.serve import metrics
 from longctx.storage import parquet, schemas
-from longctx.storage.journal import read
+from longctx.storage.journal import read, set_aside
 from longctx.storage.token_file import TokenFileWriter
 
 LENGTH, NEW, FIRSTS = 256, 6, 64
@@ -61,6 +62,7 @@ def campaign(server: FakeServer, **changes: Any) -> Campaign:
         "model": {"source": "owner/model"},
         "launcher": "external",
         "external": {"url": server.url},
+        "prompt": {"salt": ""},
         "measure": {"clock_tolerance": 100},
     }
     return from_dict(base | changes)
@@ -109,6 +111,54 @@ def test_every_pass_is_measured_once_with_a_prompt_of_its_own(server: FakeServer
         assert row["ttft_s"] > 0
     assert climb(wanted, files)[0] == 0
     assert len(sent(server)) == 2, "nothing is measured again"
+
+
+def test_a_second_campaign_is_cold_on_a_server_that_keeps_prefixes(
+    server: FakeServer, files: tuple[Path, Path]
+) -> None:
+    server.state.prefix_caching = True
+    campaigns = [campaign(server, prompt={}, name=name) for name in ("first", "second")]
+    for wanted in campaigns:
+        assert climb(wanted, files)[0] == 0
+    points = [Point(LENGTH, pass_index) for pass_index in (1, 2)]
+    found = [[rows(wanted, point)[0] for point in points] for wanted in campaigns]
+    assert [[(row["status"], row["cached_tokens"]) for row in each] for each in found] == [[("ok", 0)] * 2] * 2
+    assert [truth["count"] for truth, asked in zip(server.truth, server.requests, strict=True)
+            if asked["max_tokens"] == NEW] == [LENGTH] * 4  # fmt: skip
+    first, second = ({row["prompt_salt"] for row in each} for each in found)
+    assert (len(first), len(second), len(first | second)) == (1, 1, 2)
+    assert {row["prompt_sha256"] for each in found for row in each} == {sha256(prompt_ids(0))}
+
+
+def test_a_salt_lasts_as_long_as_its_journal(server: FakeServer, files: tuple[Path, Path]) -> None:
+    """A later pass of the same campaign has its salt; a point that is measured again has another one."""
+    assert climb(campaign(server, prompt={}, passes=1), files)[0] == 0
+    assert climb(campaign(server, prompt={}), files)[0] == 0
+    wanted, (first, second) = campaign(server, prompt={}), (Point(LENGTH, 1), Point(LENGTH, 2))
+    (salt,) = {rows(wanted, point)[0]["prompt_salt"] for point in (first, second)}
+    set_aside(journal_path(wanted, first))
+    output_path(wanted, first, "measurements").unlink()
+    before = sent(server)
+    assert climb(wanted, files)[0] == 0
+    assert rows(wanted, first)[0]["prompt_salt"] == f"{salt}.1"
+    assert sent(server)[-1] not in before
+
+
+def test_a_killed_campaign_goes_on_with_its_salt(server: FakeServer, files: tuple[Path, Path]) -> None:
+    server.state.plan_source = {"by_max_tokens": {str(NEW): {"error_after": 1}}}
+    wanted = campaign(server, prompt={}, passes=1)
+    assert climb(wanted, files)[0] == 1
+    server.state.plan_source = {}
+    assert climb(wanted, files)[0] == 0
+    assert len(set(sent(server))) == 1
+
+
+@pytest.mark.parametrize(
+    ("salt", "launcher", "expected"),
+    [("mine", "external", "mine"), ("mine", "local", "mine"), ("", "external", None), (None, "local", None)],
+)
+def test_a_salt_of_the_user(server: FakeServer, salt: str | None, launcher: str, expected: str | None) -> None:
+    assert choose_salt(campaign(server, prompt={"salt": salt}, launcher=launcher), Point(LENGTH, 1)) == expected
 
 
 def test_a_doubtful_request_is_repeated_with_another_prompt(server: FakeServer, files: tuple[Path, Path]) -> None:

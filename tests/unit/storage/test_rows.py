@@ -18,8 +18,8 @@ host:S gpu:S gpu_count:I gpu_driver:S cuda_or_rocm:S cpu:S cpu_count:I memory_by
 """
 MEASUREMENTS = f"""
 campaign:S recipe_hash:S mode:S role:S length:I pass_index:I request_index:I status:S reason:S reasons:L detail:S
-prompt_sha256:S prompt_tokens:I completion_tokens:I max_new_tokens:I cached_tokens:I claimed_tokens:I temperature:F
-ignore_eos:B ttft_s:F prefill_s:F sample_prefill_s:F queue_s:F overhead_s:F e2e_s:F decode_tok_s:F
+prompt_sha256:S prompt_salt:S prompt_tokens:I completion_tokens:I max_new_tokens:I cached_tokens:I claimed_tokens:I
+temperature:F ignore_eos:B ttft_s:F prefill_s:F sample_prefill_s:F queue_s:F overhead_s:F e2e_s:F decode_tok_s:F
 decode_client_tok_s:F decode_source:S itl_p50_s:F itl_p90_s:F itl_p99_s:F itl_max_s:F chunks:I coalesced:B
 starved_s:F jit_events:I resumed_from:I external_hit_tokens:I resumed_ttft_s:F resumed_prefill_s:F
 prefill_chunks:S stitched_prefill_s:F stitched_error_s:F energy_j:F energy_decode_j:F power_mean_w:F power_gap_s:F
