@@ -24,12 +24,19 @@ LABEL {LABEL}
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf {PYTHON} -m venv /opt/base \\
     && /opt/base/bin/pip install --quiet setuptools wheel \\
     && git -c safe.directory=* clone --quiet --branch v0.1.18 file:///stand-in/aiter /tmp/old \\
-    && /opt/base/bin/pip install --quiet --no-build-isolation /tmp/old
+    && SETUPTOOLS_SCM_PRETEND_VERSION=0.1.18 /opt/base/bin/pip install --quiet --no-build-isolation --no-deps /tmp/old
 ENV PATH=/opt/base/bin:/usr/bin
 """
+# As AITER's: its version comes from git, which a shallow checkout may not give, and its build imports a package that
+# its requirements lack. They pin a release of flydsl that no index has.
 SETUP = """
+import os
 from setuptools import setup
-setup(name="amd-aiter", version="{version}", packages=["aiter_meta"], package_data={{"aiter_meta": ["hsa/*/*/*.co"]}})
+version = os.environ["SETUPTOOLS_SCM_PRETEND_VERSION"]
+if version != "0.1.18":
+    import pybind11
+setup(name="amd-aiter", version=version, install_requires=["flydsl==0.0.dev1"],
+      packages=["aiter_meta"], package_data={"aiter_meta": ["hsa/*/*/*.co"]})
 """
 
 
@@ -40,11 +47,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kernel = root / "aiter_meta" / "hsa" / KERNEL
     kernel.parent.mkdir(parents=True)
     (root / "aiter_meta" / "__init__.py").touch()
-    (root / "requirements.txt").touch()
+    (root / "requirements.txt").write_text("flydsl==0.0.dev1\npsutil\n")
     git(root, "init", "--quiet")
     for version in ("0.1.18", "0.1.19.post2"):
         kernel.write_text(f"decode kernel of {version}")
-        (root / "setup.py").write_text(SETUP.format(version=version))
+        (root / "setup.py").write_text(SETUP)
         git(root, "add", ".")
         git(root, "commit", "--quiet", "--message", version)
         git(root, "tag", f"v{version}")
@@ -77,12 +84,14 @@ def base(podman: Engine, borrowed: list[str], tmp_path_factory: pytest.TempPathF
     podman.call("image", "prune", "--force", "--filter", f"label={LABEL}")  # its layers, which have no name
 
 
-def build(podman: Engine, borrowed: list[str], checksum: str, *more: str) -> subprocess.CompletedProcess[str]:
-    given = {"BASE": BASE, "AITER_REPO": "file:///stand-in/aiter", "DECODE_KERNEL_SHA256": checksum}
+def build(podman: Engine, borrowed: list[str], checksum: str | None, *more: str) -> subprocess.CompletedProcess[str]:
+    given = {"BASE": BASE, "AITER_REPO": "file:///stand-in/aiter", "AITER_BUILD_REQUIRES": "pybind11 wheel"}
+    given |= {} if checksum is None else {f"DECODE_KERNEL_{'MD5' if len(checksum) == 32 else 'SHA256'}": checksum}
     arguments = [text for key, value in given.items() for text in ("--build-arg", f"{key}={value}")]
     file = str(ROOT / "envs" / "rocm.Containerfile")
-    flags = ["--network", "host", *borrowed, *arguments, *more, "--tag", MADE]
-    return podman.call("build", *flags, "--file", file, str(ROOT / "envs"))
+    with images.pip_configuration("podman") as pip:
+        flags = ["--network", "host", *borrowed, *pip, *arguments, *more, "--tag", MADE]
+        return podman.call("build", *flags, "--file", file, str(ROOT / "envs"))
 
 
 def sha256(version: str) -> str:
@@ -94,6 +103,7 @@ def test_the_release_replaces_the_images_own_aiter_and_its_commit_is_recorded(
 ) -> None:
     made = build(podman, borrowed, sha256("0.1.19.post2"))
     assert made.returncode == 0, made.stderr
+    assert "flydsl is taken as it is released" in made.stdout + made.stderr
     show = "cat /opt/longctx/aiter.json; pip list --format=freeze"
     said = podman.start("--rm", *borrowed, MADE, "sh", "-c", show).stdout
     recorded, *packages = said.splitlines()
@@ -110,7 +120,10 @@ def test_the_release_replaces_the_images_own_aiter_and_its_commit_is_recorded(
 @pytest.mark.parametrize(
     ("checksum", "more", "words"),
     [
-        ("", [], "DECODE_KERNEL_SHA256 is empty"),
+        (None, [], "not c1b06569a97f6a4af37e6426caa2074b: a wrong decode kernel"),
+        ("0" * 63, [], "neither DECODE_KERNEL_SHA256 nor DECODE_KERNEL_MD5 is a checksum"),
+        ("0" * 32, [], "a wrong decode kernel"),
+        (hashlib.md5(b"decode kernel of 0.1.19.post2").hexdigest(), [], None),
         (sha256("0.1.18"), [], "a wrong decode kernel"),
         (sha256("0.1.19.post2"), ["--build-arg", "AITER_COMMIT=" + "0" * 40], "v0.1.19.post2 is commit"),
         (sha256("0.1.18"), ["--build-arg", "AITER_TAG=v0.1.18"], None),
@@ -118,7 +131,7 @@ def test_the_release_replaces_the_images_own_aiter_and_its_commit_is_recorded(
     ],
 )
 def test_a_wrong_kernel_fails_the_build(
-    podman: Engine, borrowed: list[str], base: str, checksum: str, more: list[str], words: str | None
+    podman: Engine, borrowed: list[str], base: str, checksum: str | None, more: list[str], words: str | None
 ) -> None:
     made = build(podman, borrowed, checksum, *more)
     if words is None:

@@ -117,13 +117,21 @@ def verify(kernel: Path, checksum: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.process
 def test_the_right_decode_kernel_passes(kernel: Path) -> None:
-    checksum = hashlib.sha256(b"machine code").hexdigest()
-    done = verify(kernel, checksum)
-    assert (done.returncode, done.stdout) == (0, f"{KERNEL} {checksum}\n")
+    for checksum in (hashlib.sha256(b"machine code").hexdigest(), hashlib.md5(b"machine code").hexdigest()):
+        done = verify(kernel, checksum)
+        assert (done.returncode, done.stdout) == (0, f"{KERNEL} {checksum}\n")
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("checksum", "words"), [("", "no checksum was given"), ("0" * 64, "a wrong decode kernel")])
+@pytest.mark.parametrize(
+    ("checksum", "words"),
+    [
+        ("", "no checksum was given"),
+        ("0" * 63, "neither a SHA-256 nor an MD5"),
+        ("0" * 32, "a wrong decode kernel"),
+        ("0" * 64, "a wrong decode kernel"),
+    ],
+)
 def test_a_wrong_or_unknown_checksum_fails(kernel: Path, checksum: str, words: str) -> None:
     done = verify(kernel, checksum)
     assert done.returncode == 1
