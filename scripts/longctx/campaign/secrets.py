@@ -32,11 +32,10 @@ def refuse_secrets(config: Mapping[str, Any]) -> None:
 
 def _fault(path: tuple[str, ...], value: str) -> str | None:
     """Say what is secret about a value, None where nothing is."""
-    assigned = _ASSIGNMENT.fullmatch(value)
-    name, content = (
-        assigned.groups() if assigned else (path[-1] if path[-2:-1] and path[-2] in _VARIABLES else "", value)
-    )
-    if secret_values({name: content}) and not content.isdecimal():
+    named = {path[-1]: value} if len(path) > 1 and path[-2] in _VARIABLES else {}
+    if assigned := _ASSIGNMENT.fullmatch(value):
+        named[assigned[1]] = assigned[2]
+    if any(not secret.isdecimal() for secret in secret_values(named)):
         return "a secret"
     if looks_secret(value) or any(map(looks_secret, path)):
         return "a password or token in an address" if "://" in value else "what looks like a token"

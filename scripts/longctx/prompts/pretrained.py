@@ -1,6 +1,7 @@
 """Load a model's tokenizer with transformers, from whichever of its files can be read; say what a model lacks."""
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -61,10 +62,8 @@ def load_pretrained(spec: TokenizerSpec) -> Any:
         failure = error
     files = _Files(spec, options)
     if any(map(files.path, _WHOLE)) and not files.own_code("AutoTokenizer" if spec.trust_remote_code else None):
-        try:
+        with contextlib.suppress(Exception):  # of any kind, as above
             return PreTrainedTokenizerFast.from_pretrained(spec.source, **options)
-        except Exception as error:  # as above
-            failure.add_note(str(error))
     raise PromptError(f"tokenizer {spec.source}{_explain(failure, spec, files)}") from failure
 
 

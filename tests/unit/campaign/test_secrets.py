@@ -24,6 +24,7 @@ AWS = "AKIAIOSFODNN7EXAMPLE"
     [
         ({"serve": {"env": {"HF_TOKEN": VALUE}}}, "serve.env.HF_TOKEN"),
         ({"serve": {"env": {"my_api_key": VALUE}}}, "serve.env.my_api_key"),
+        ({"serve": {"env": {"my_api_key": f"{VALUE}="}}}, "serve.env.my_api_key"),
         ({"container": {"build_args": {"PIP_PASSWORD": VALUE}}}, "container.build_args.PIP_PASSWORD"),
         ({"serve": {"env": {"NOTE": f"hf_{VALUE}"}}}, "serve.env.NOTE"),
         ({"serve": {"extra_args": ["--seed", "--api-key", VALUE]}}, "serve.extra_args.1"),
