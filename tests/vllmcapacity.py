@@ -1,14 +1,16 @@
 """The longest sequence by vLLM's own functions, for the plan's tests: run by .venv-vllm's Python, JSON in and out.
 
-In: a list of cases with `config` (a released config.json), `tensor`, `pipeline`, `decode_context`, `kv_dtype`, `chunk`
-(max_num_batched_tokens), `kv_bytes` (of each rank), `gpu`, `prefix_caching`. Out: for each case the tokens, or null
-where nothing limits them. The layers' specs are made here from the config; sizes of pages, alignment, groups, stages,
-tokens in flight and the search are vLLM's.
+In: {"cases": […], "entries": […]}; out: the same keys with numbers. A case has `config` (a released config.json),
+`tensor`, `pipeline`, `decode_context`, `kv_dtype`, `chunk` (max_num_batched_tokens), `kv_bytes` (of each rank), `gpu`,
+`prefix_caching`; out come the tokens, or null where nothing limits them. An entry has `kv_dtype`, `heads` (0: MLA) and
+`head_size`; out come the bytes of one token in one layer. The layers' specs are made here from the config; sizes of
+pages, alignment, groups, stages, tokens in flight and the search are vLLM's.
 """
 
 import contextlib
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +18,15 @@ import torch
 from vllm import config as vllm_configs
 from vllm.config import VllmConfig
 from vllm.distributed.utils import get_pp_indices
+from vllm.model_executor.layers.attention.mla_attention import MLACommonBackend
 from vllm.model_executor.layers.mamba.mamba_utils import MambaStateDtypeCalculator, MambaStateShapeCalculator
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE, nvfp4_kv_cache_full_dim
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
+from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
+from vllm.v1.attention.ops.ultraquant.format import slot_size
 from vllm.v1.core import kv_cache_utils as paging
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -32,7 +39,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+DTYPES = {**STR_DTYPE_TO_TORCH_DTYPE, "auto": torch.bfloat16}
 LONGEST = 2**40
 
 
@@ -235,6 +242,27 @@ def longest_sequence(case: dict[str, Any]) -> int | None:
     return None if tokens == LONGEST else tokens
 
 
+def entry_bytes(entry: dict[str, Any]) -> int:
+    """Return the bytes of one token in one layer, as the backend that takes this dtype packs it."""
+    name, size = entry["kv_dtype"], entry["head_size"]
+    common = {"block_size": 1, "head_size": size, "dtype": DTYPES[name], "kv_quant_mode": get_kv_quant_mode(name)}
+    if not entry["heads"]:
+        own = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}.get(name)  # MLAAttention.get_kv_cache_spec
+        return MLACommonBackend.customize_spec(
+            MLAAttentionSpec(**common, num_kv_heads=1, cache_dtype_str=name, state_content_bytes=own)
+        ).page_size_bytes
+    plain = FullAttentionSpec(**common, num_kv_heads=entry["heads"])
+    if name.startswith("nvfp4"):  # these two as in the backends' customize_spec, whose modules need a GPU
+        content = nvfp4_kv_cache_full_dim(size)
+        return replace(plain, num_head_slots=2 * entry["heads"], state_content_bytes=content).page_size_bytes
+    if name.startswith("ultraquant"):
+        return replace(plain, state_content_bytes=slot_size(size)).page_size_bytes
+    backend = TurboQuantAttentionBackend if name.startswith("turboquant") else TritonAttentionBackend
+    return backend.customize_spec(plain).page_size_bytes
+
+
 if __name__ == "__main__":
     vllm_configs.vllm.set_current_vllm_config = lambda _: contextlib.nullcontext()
-    json.dump([longest_sequence(case) for case in json.load(sys.stdin)], sys.stdout)
+    asked = json.load(sys.stdin)
+    answer = {"cases": list(map(longest_sequence, asked["cases"])), "entries": list(map(entry_bytes, asked["entries"]))}
+    json.dump(answer, sys.stdout)

@@ -23,7 +23,11 @@ from longctx.errors import ConfigError
 from longctx.lengths import ladder, parse_length
 from longctx.storage.schemas import ModeName
 
-KvCacheDtype = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"]
+KvCacheDtype = Literal[
+    "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
+    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit",
+    "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6",
+]  # of vLLM 0.32 (config/cache.py)  # fmt: skip
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 Number = Annotated[float, *AS_WRITTEN]
 NonNegative = Annotated[float, Field(ge=0), *AS_WRITTEN]

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from longctx.errors import ConfigError
+from longctx.model.kv_format import KV_FORMATS, KvFormat, kv_format
 from longctx.model.layers import Layer, Matrix, StoredWeights
 from longctx.model.quantization import Quantization
-
-KV_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +82,32 @@ class Geometry:
     def is_mla(self) -> bool:
         return any(layer.attention and layer.attention.kind == "mla" for layer in self.layers)
 
-    def kv_dtype_bytes(self, kv_dtype: str) -> int:
-        """Return bytes per cached element for vLLM's --kv-cache-dtype; ConfigError if it is not a known one."""
+    def kv_format(self, kv_dtype: str) -> KvFormat:
+        """Return how vLLM's --kv-cache-dtype stores this model's cache; ConfigError if it is not a possible one."""
         if kv_dtype == "auto":
-            if self.quantization.kv_auto is None:
-                return self.dtype_bytes
-            kv_dtype = self.quantization.kv_auto
-        if kv_dtype not in KV_DTYPE_BYTES:
-            raise ConfigError(f"kv_cache_dtype: {kv_dtype!r} is not one of auto, {', '.join(KV_DTYPE_BYTES)}")
-        return KV_DTYPE_BYTES[kv_dtype]
+            kv_dtype = self.quantization.kv_auto or self.model_kv_format.name
+        return kv_format(kv_dtype, {layer.attention.kind for layer in self.layers if layer.attention})
+
+    @property
+    def model_kv_format(self) -> KvFormat:
+        """Return the format of a cache in the model's own dtype."""
+        return KV_FORMATS["float32" if self.dtype_bytes == 4 else "bfloat16"]
 
     def kv_bytes_per_token(self, kv_dtype: str) -> int:
         """Return the cache's growth per token over all layers that see the whole context, indexers included."""
-        size = self.kv_dtype_bytes(kv_dtype)
+        size = self.kv_format(kv_dtype)
         seen = ((y.count, y.attention) for y in self.layers if y.attention and not y.attention.window)
         growth = (count * (a.entry_bytes(size) + a.index_bytes) / a.tokens_per_entry for count, a in seen)
         return ceil(sum(growth))
 
     def kv_bytes(self, tokens: int, kv_dtype: str) -> int:
         """Return the bytes that `tokens` of context occupy, windowed layers included, states and padding not."""
-        size = self.kv_dtype_bytes(kv_dtype)
+        size = self.kv_format(kv_dtype)
         return sum(y.count * y.attention.cache_bytes(tokens, size) for y in self.layers if y.attention)
 
     def windowed_bytes(self, kv_dtype: str) -> int:
         """Return the most bytes that the windowed layers' caches hold, at any context."""
-        size = self.kv_dtype_bytes(kv_dtype)
+        size = self.kv_format(kv_dtype)
         windowed = ((y.count, y.attention) for y in self.layers if y.attention)
         return sum(count * a.entry_bytes(size) * (a.window or a.local or 0) for count, a in windowed)
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from longctx.model.kv_format import KvFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
@@ -49,32 +51,35 @@ class Attention:
         """Return the indexer's bytes per cached entry; tensor parallelism copies them to each rank."""
         return self.indexer.entry_bytes if self.indexer else 0
 
-    def entry_bytes(self, element_bytes: int) -> int:
-        """Return the KV bytes of one cached entry at this size of an element, the indexer's not counted."""
-        if element_bytes == 1 and self.fp8_entry_bytes is not None:
+    def entry_bytes(self, kv: KvFormat) -> int:
+        """Return the KV bytes of one cached entry in this format, scales included, the indexer's not counted."""
+        if kv.is_fp8 and self.fp8_entry_bytes is not None:
             return self.fp8_entry_bytes
-        return self.kv_elements * element_bytes
+        if self.kind == "mla" or not self.kv_elements:
+            return kv.head_bytes(self.kv_elements, 0) if self.kv_elements else 0
+        both = self.kv_elements // self.kv_heads
+        return self.kv_heads * kv.head_bytes(both - self.v_dim, self.v_dim)
 
     def sharded(self, tensor: int) -> "Attention":
         """Return what one of `tensor` ranks caches: GQA's KV heads are shared out, down to one; MLA's latent is not."""
         if self.kind == "mla" or tensor == 1:
             return self
         heads = -(-self.kv_heads // tensor)
-        return replace(self, kv_elements=self.kv_elements // self.kv_heads * heads)
+        return replace(self, kv_elements=self.kv_elements // self.kv_heads * heads, kv_heads=heads)
 
-    def cache_bytes(self, tokens: int, element_bytes: int) -> int:
+    def cache_bytes(self, tokens: int, kv: KvFormat) -> int:
         """Return the bytes that `tokens` of context occupy, indexer and window included, states and padding not."""
         held = min(tokens, self.window) if self.window else tokens
         entries = -(-held // self.tokens_per_entry)
         beside = min(tokens, self.local) if self.local else 0
-        entry = self.entry_bytes(element_bytes)
+        entry = self.entry_bytes(kv)
         return entries * (entry + self.index_bytes) + beside * entry
 
-    def read_bytes(self, tokens: int, element_bytes: int) -> int:
+    def read_bytes(self, tokens: int, kv: KvFormat) -> int:
         """Return the cached bytes that a decode step reads after `tokens`: the index keys, the selected entries."""
         seen = tokens if self.selected is None else min(tokens, self.selected)
         index = -(-tokens // self.tokens_per_entry) * self.index_bytes
-        return replace(self, indexer=None).cache_bytes(seen, element_bytes) + index
+        return replace(self, indexer=None).cache_bytes(seen, kv) + index
 
     def prefill_flops(self, tokens: int) -> float:
         """Return the FLOPs of a causal prefill: 2 * heads * (d_qk + d_v) per query-key pair, each counted once."""

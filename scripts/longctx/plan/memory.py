@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from longctx.model.geometry import Geometry
+from longctx.model.kv_format import KvFormat
 from longctx.model.layers import Attention, Layer
 from longctx.plan.hardware import Parallelism
 from longctx.plan.kv_groups import CachePage, PageKind
@@ -39,21 +40,19 @@ def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:
     return [layers[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def token_bytes(attention: Attention, tensor: int, element_bytes: int) -> int:
+def token_bytes(attention: Attention, tensor: int, kv: KvFormat) -> int:
     """Return a layer's cache bytes per token on one rank: MLA replicated, GQA sharded down to one KV head."""
-    entry = attention.sharded(tensor).entry_bytes(element_bytes) + attention.index_bytes
+    entry = attention.sharded(tensor).entry_bytes(kv) + attention.index_bytes
     return ceil(entry / attention.tokens_per_entry)
 
 
-def layer_kv_bytes(
-    layer: Layer, parallelism: Parallelism, tokens: int, element_bytes: int, *, read: bool = False
-) -> int:
+def layer_kv_bytes(layer: Layer, parallelism: Parallelism, tokens: int, kv: KvFormat, *, read: bool = False) -> int:
     """Return the unpadded cache bytes of `tokens` in one layer on one rank, or those that a decode step reads."""
     if layer.attention is None:
         return 0
     attention = layer.attention.sharded(parallelism.tensor)
     held = tokens if attention.window else ceil(tokens / parallelism.decode_context)
-    return attention.read_bytes(held, element_bytes) if read else attention.cache_bytes(held, element_bytes)
+    return attention.read_bytes(held, kv) if read else attention.cache_bytes(held, kv)
 
 
 def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:
@@ -61,37 +60,37 @@ def states_bytes(layers: Sequence[Layer], tensor: int) -> list[int]:
     return [ceil(layer.state.size_bytes / tensor) for layer in layers if layer.state]
 
 
-def block_tokens(geometry: Geometry, tensor: int, element_bytes: int, kernel_tokens: int) -> int:
+def block_tokens(geometry: Geometry, tensor: int, kv: KvFormat, kernel_tokens: int) -> int:
     """Return the tokens of a page of full attention: the kernel's, in hybrid models as many as a layer's state takes.
 
     `kernel_tokens` are those that vLLM rounds a hybrid model's page to.
     """
     largest_state = max(states_bytes(geometry.layers, tensor), default=0)
     caches = [layer.attention for layer in geometry.layers if layer.attention]
-    per_token = max((token_bytes(attention, tensor, element_bytes) for attention in caches), default=0)
+    per_token = max((token_bytes(attention, tensor, kv) for attention in caches), default=0)
     return kernel_tokens * max(1, ceil(largest_state / (kernel_tokens * per_token))) if per_token else kernel_tokens
 
 
-def cache_pages(layer: Layer, tensor: int, element_bytes: int, page_tokens: int, state_pages: int) -> list[CachePage]:
+def cache_pages(layer: Layer, tensor: int, kv: KvFormat, page_tokens: int, state_pages: int) -> list[CachePage]:
     """Return the pages of one layer's caches on one rank, attention before state; none for a layer without a cache."""
     pages = []
     if (attention := layer.attention) and attention.kind == "mla" and (attention.window or attention.local):
-        return _compressed_pages(attention, is_fp8=element_bytes == 1)
+        return _compressed_pages(attention, kv)
     if attention and attention.kv_elements:
-        page_bytes = page_tokens * token_bytes(attention, tensor, element_bytes)
+        page_bytes = page_tokens * token_bytes(attention, tensor, kv)
         kind: PageKind = "full" if attention.window is None else "chunk" if attention.chunked else "window"
         pages.append(CachePage(kind, page_tokens, page_bytes, attention.window or 0))
     pages += [CachePage("state", 0, size, state_pages) for size in states_bytes([layer], tensor)]
     return pages
 
 
-def _compressed_pages(attention: Attention, *, is_fp8: bool) -> list[CachePage]:
+def _compressed_pages(attention: Attention, kv: KvFormat) -> list[CachePage]:
     """Return the pages of DeepSeek V4's caches in one layer: a window of whole tokens, the entries, the index keys.
 
     The tokens of an entry that is still open are kept in FP32, with their weights; at ratio 4 two entries overlap.
     Sizes and alignment follow vLLM (models/deepseek_v4: attention.py and compressor.py; sparse_swa.py).
     """
-    aligned, entry = 576 if is_fp8 else 512, attention.entry_bytes(1 if is_fp8 else 2)
+    aligned, entry = 576 if kv.is_fp8 else 512, attention.entry_bytes(kv)
 
     def page(kind: PageKind, tokens: int, size: int, span: int = 0) -> CachePage:
         return CachePage(kind, tokens, ceil(size / aligned) * aligned, span, packed=True)

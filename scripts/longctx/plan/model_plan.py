@@ -8,7 +8,8 @@ from typing import NoReturn
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import LongctxError
 from longctx.lengths import ladder, parse_length
-from longctx.model.geometry import KV_DTYPE_BYTES, Geometry
+from longctx.model.geometry import Geometry
+from longctx.model.kv_format import KV_FORMATS
 from longctx.model.reader import read_geometry
 from longctx.plan.campaign_plan import CampaignPlan
 from longctx.plan.forecast import Estimate
@@ -46,7 +47,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--gpu", help="a name of resources/hardware/gpus.csv")
     group.add_argument("--count", type=_count, default=1, help="GPUs of the node")
     group.add_argument("--lengths", default="1Ki..64Mi", help="FROM..TO, doubling, or a comma list")
-    group.add_argument("--kv-dtype", default="fp8", choices=["auto", *KV_DTYPE_BYTES], help="of the lengths' table")
+    group.add_argument("--kv-dtype", default="fp8", choices=["auto", *KV_FORMATS], help="of the lengths' table")
     group.add_argument("--tensor", type=_count, help="tensor parallel size; default: the largest that the model allows")
     group.add_argument("--pipeline", type=_count, help="pipeline parallel size; default: 1, or what TP leaves")
     group.add_argument("--decode-context", type=_count, default=1, help="decode context parallel size")

@@ -37,7 +37,7 @@ def ways_to_fit(system: System, length: int) -> Iterator[str]:
     Only splits that vLLM starts.
     """
     candidates = [("", system)]
-    if system.element_bytes > 1:
+    if system.kv_format.key_bits > 8:
         fp8 = system.with_kv_dtype("fp8")
         if fp8.start_problem is None and fp8.holds(length):
             yield "kv_cache_dtype fp8"

@@ -45,7 +45,7 @@ def system(table_notes: Mapping[str, str], path: Path) -> System | None:
     split = Parallelism(tensor=int(tensor))
     try:
         geometry, hardware = read_geometry(table_notes["model"]), load_hardware(table_notes["hardware"], split.gpus)
-        geometry.kv_dtype_bytes(table_notes["kv_cache_dtype"])  # raises for an unknown one
+        geometry.kv_format(table_notes["kv_cache_dtype"])  # raises for an unknown one
         return System(geometry, hardware, split, Settings(table_notes["kv_cache_dtype"]))
     except (ConfigError, GeometryError) as error:
         raise DataError(f"{path}: {error}") from error

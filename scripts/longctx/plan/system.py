@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
+from longctx.model.kv_format import BOUNDARY_LAYERS, KvFormat
 from longctx.model.layers import Layer
 from longctx.plan import memory, vllm_rules
 from longctx.plan.hardware import Hardware, Parallelism
@@ -75,9 +76,9 @@ class System:
         return self.hardware
 
     @property
-    def element_bytes(self) -> int:
-        """Return the bytes of one cached element."""
-        return self.geometry.kv_dtype_bytes(self.settings.kv_dtype)
+    def kv_format(self) -> KvFormat:
+        """Return how a token is cached."""
+        return self.geometry.kv_format(self.settings.kv_dtype)
 
     @property
     def stages(self) -> list[list[Layer]]:
@@ -98,7 +99,7 @@ class System:
         Communication, memory traffic, sampling and pipeline bubbles are left out: it is a bound, not a forecast.
         """
         geometry, peaks = self.geometry, self.gpus.peak_flops
-        attention_peak = peaks["fp8" if self.element_bytes == 1 and not geometry.is_mla else "bf16"]
+        attention_peak = peaks["fp8" if self.kv_format.is_fp8 and not geometry.is_mla else "bf16"]
         linear = (flops / peaks[products] for products, flops in geometry.linear_flops(tokens).items())
         seconds = geometry.attention_flops(tokens) / attention_peak + sum(linear)
         seconds += geometry.index_flops(tokens) / peaks["fp8"]
@@ -118,11 +119,24 @@ class System:
         )
         return self.gpus.hbm_bytes_per_s / (moved + 2 * one_stage.state_bytes_per_rank)
 
+    def _layer_formats(self) -> list[list[KvFormat]]:
+        """Return the format of each stage's layers: packed ones leave the model's ends in its own dtype.
+
+        They do so in models without constant states (TurboQuantConfig.get_boundary_skip_layers).
+        """
+        kv, count, plain = self.kv_format, self.geometry.layer_count, self.geometry.model_kv_format
+        formats = [kv] * count
+        if kv.packed and not any(layer.state for layer in self.geometry.layers):
+            ends = min(BOUNDARY_LAYERS, count // 2)
+            formats = [plain] * ends + [kv] * (count - 2 * ends) + [plain] * ends
+        following = iter(formats)
+        return [[next(following) for _ in stage] for stage in self.stages]
+
     def kv_bytes_per_rank(self, tokens: int, *, read: bool = False) -> int:
         """Return the unpadded cache bytes of `tokens` on the fullest rank, or those that a decode step reads."""
-        split, size = self.parallelism, self.element_bytes
         return max(
-            sum(memory.layer_kv_bytes(y, split, tokens, size, read=read) for y in stage) for stage in self.stages
+            sum(memory.layer_kv_bytes(y, self.parallelism, tokens, kv, read=read) for y, kv in zip(*stage, strict=True))
+            for stage in zip(self.stages, self._layer_formats(), strict=True)
         )
 
     @property
@@ -192,7 +206,7 @@ class System:
         kernel = sizes[self.geometry.is_mla]
         if any(layer.state for layer in self.geometry.layers):
             kernel = vllm_rules.hybrid_page_tokens(self.geometry, kernel, self.vllm_version)
-        return memory.block_tokens(self.geometry, self.parallelism.tensor, self.element_bytes, kernel)
+        return memory.block_tokens(self.geometry, self.parallelism.tensor, self.kv_format, kernel)
 
     @property
     def cache_pool(self) -> CachePool:
@@ -201,12 +215,13 @@ class System:
         A state takes a second page where prefix caching keeps the last block's. Chunked layers beside full ones get
         pages for all tokens, unless the server's environment allows them groups of their own (config/vllm.py).
         """
-        tensor, page_tokens, size = self.parallelism.tensor, self.block_tokens, self.element_bytes
+        tensor, page_tokens = self.parallelism.tensor, self.block_tokens
         state_pages = 2 if self.settings.prefix_caching else 1
         stages = [
-            [page for layer in stage for page in memory.cache_pages(layer, tensor, size, page_tokens, state_pages)]
-            for stage in self.stages
-        ]
+            [page for y, kv in zip(*stage, strict=True)
+             for page in memory.cache_pages(y, tensor, kv, page_tokens, state_pages)]
+            for stage in zip(self.stages, self._layer_formats(), strict=True)
+        ]  # fmt: skip
         kinds = {page.kind for stage in stages for page in stage}
         if {"full", "chunk"} <= kinds and dict(self.settings.env).get(vllm_rules.CHUNKED_GROUPS) != "1":
             stages = [[replace(p, kind="full", span=0) if p.kind == "chunk" else p for p in s] for s in stages]

@@ -53,7 +53,7 @@ def heading(system: System) -> list[str]:
         f"  parameters {human_parameters(geometry.parameters_total)},"
         f" active {human_parameters(geometry.parameters_active)};"
         f" weights {human_bytes(geometry.weight_bytes)}, active {human_bytes(geometry.active_weight_bytes)}",
-        f"  {_growth(geometry)}; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
+        f"  {_growth(system)}; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
         f" block {system.block_tokens} tokens",
     ]
     memory = system.memory()
@@ -79,13 +79,15 @@ def _kv_dtype(system: System) -> str:
     return f"auto ({asked}, as the checkpoint asks)" if kv_dtype == "auto" and asked else kv_dtype
 
 
-def _growth(geometry: Geometry) -> str:
+def _growth(system: System) -> str:
     """Return how the KV cache grows with the context; with windows only it does not."""
-    bf16, fp8 = (geometry.kv_bytes_per_token(kv_dtype) for kv_dtype in ("bfloat16", "fp8"))
+    geometry, kv_dtype = system.geometry, system.settings.kv_dtype
+    bf16, fp8, own = (geometry.kv_bytes_per_token(dtype) for dtype in ("bfloat16", "fp8", kv_dtype))
     if not bf16:
         windows = any(layer.attention for layer in geometry.layers)
         return "KV cache of windows only, which does not grow beyond them" if windows else "no KV cache"
-    return f"KV cache {bf16:,} B/token in BF16, {fp8:,} in FP8"
+    third = "" if own in (bf16, fp8) else f", {own:,} in {kv_dtype}"
+    return f"KV cache {bf16:,} B/token in BF16, {fp8:,} in FP8{third}"
 
 
 def position_note(geometry: Geometry, longest: int) -> list[str]:

@@ -53,7 +53,7 @@ def test_bytes_and_cache_are_those_that_vllm_allocates(name: str, tmp_path: Path
         pytest.skip(f"a family that the planner does not know: {error}")
     # vLLM keeps some routers in FP32, and quantises a router that a file does not leave out: less than 0.2 %.
     assert model.weight_bytes == pytest.approx(COUNTED[name]["bytes"], rel=2e-3)
-    assert model.kv_dtype_bytes("auto") == {"auto": 2, "fp8_e4m3": 1}[COUNTED[name]["kv_cache_dtype"]]
+    assert model.kv_format("auto").key_bits == {"auto": 16, "fp8_e4m3": 8}[COUNTED[name]["kv_cache_dtype"]]
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_an_nvfp4_checkpoint_is_counted_by_its_own_file(tmp_path: Path) -> None:
     plain = model.parameters_total - quantised
     assert model.weight_bytes == pytest.approx(quantised * (0.5 + 1 / 16) + 2 * plain, rel=1e-5)
     assert model.weight_bytes / 2**30 == pytest.approx(360, abs=1)
-    assert model.kv_dtype_bytes("auto") == 1
+    assert model.kv_format("auto").key_bits == 8
 
 
 def test_the_attention_beside_nvfp4_experts_of_deepseek_v4_stays_in_fp8() -> None:
@@ -114,7 +114,7 @@ def test_config_json_comes_first_as_in_vllm(tmp_path: Path) -> None:
     fp8 = DEEPSEEK["quantization_config"]
     model = read_geometry(folder(tmp_path, BF16 | {"quantization_config": fp8}, NVFP4))
     assert model.weight_bytes == read_geometry("deepseek-v3").weight_bytes
-    assert model.kv_dtype_bytes("auto") == 2
+    assert model.kv_format("auto").key_bits == 16
 
 
 def test_the_layers_of_a_mixed_checkpoint_may_stand_in_the_other_file(tmp_path: Path) -> None:

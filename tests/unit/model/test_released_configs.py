@@ -105,8 +105,8 @@ def test_what_a_checkpoint_leaves_unquantised_is_counted_whole() -> None:
 
 def test_a_checkpoint_with_an_fp8_cache_asks_for_it_by_auto() -> None:
     fp8 = {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
-    assert geometry("Qwen2.5-72B", quantization_config=fp8).kv_dtype_bytes("auto") == 1
-    assert geometry("Qwen2.5-72B").kv_dtype_bytes("auto") == 2
+    assert geometry("Qwen2.5-72B", quantization_config=fp8).kv_format("auto").key_bits == 8
+    assert geometry("Qwen2.5-72B").kv_format("auto").key_bits == 16
 
 
 def test_4_bit_weights_are_bound_by_the_bf16_peak_and_8_bit_ones_by_fp8() -> None:

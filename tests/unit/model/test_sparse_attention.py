@@ -49,7 +49,7 @@ def test_deepseek_v4_caches_entries_of_4_and_128_tokens_and_a_window() -> None:
     growth = 21 * (584 + 132) / 4 + 20 * 584 / 128
     assert model.kv_bytes_per_token("fp8") == pytest.approx(growth, abs=1)
     assert model.kv_bytes(MI, "fp8") == 21 * MI // 4 * 716 + 20 * MI // 128 * 584 + 43 * 128 * 584
-    assert model.kv_dtype_bytes("auto") == 1, "vLLM makes `auto` the FP8 layout (_resolve_dsv4_kv_cache_dtype)"
+    assert model.kv_format("auto").key_bits == 8, "vLLM makes `auto` the FP8 layout (_resolve_dsv4_kv_cache_dtype)"
     # As vLLM's README of the model has it, a tenth of V3.2's cache and less.
     assert model.kv_bytes(MI, "fp8") < 0.1 * released("deepseek-ai--DeepSeek-V3.2").kv_bytes(MI, "fp8")
 

@@ -35,6 +35,12 @@ def test_windows_are_named() -> None:
     assert "windowed" not in "\n".join(text.heading(NODE))
 
 
+def test_a_dtype_of_its_own_is_named_with_its_bytes() -> None:
+    # 32 layers of 8 heads, keys and values of 128: half a byte an element and a byte of scale for 16.
+    lines = text.heading(System(LLAMA, load_hardware("H200"), Parallelism(), Settings("nvfp4")))
+    assert f"in FP8, {32 * 8 * 2 * (64 + 8):,} in nvfp4" in lines[2]
+
+
 def test_memory_that_is_not_there_is_named() -> None:
     huge = System(LLAMA, None, Parallelism(), Settings("fp8", cpu_kv_gib=2.0**20))
     assert "this machine has " in text.heading(huge)[-1]

@@ -2,11 +2,15 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from longctx.campaign.config import KvCacheDtype
+from longctx.errors import ConfigError
+from longctx.model.kv_format import KV_FORMATS
+from longctx.model.layers import Attention
 from longctx.model.reader import build_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.system import Settings, System
@@ -80,16 +84,71 @@ def planned_tokens(case: Mapping[str, Any]) -> int | None:
     return System(geometry, node, split, settings).capacity_tokens(case["kv_bytes"])
 
 
+def entries() -> list[dict[str, Any]]:
+    """Return every KV cache dtype of vLLM with some sizes of heads; heads 0 is MLA."""
+    gqa = [{"heads": heads, "head_size": size} for heads, size in ((8, 128), (2, 256), (1, 64), (5, 96))]
+    return [
+        sizes | {"kv_dtype": name}
+        for name, kv in KV_FORMATS.items()
+        for sizes in ([{"heads": 0, "head_size": 576}] if "mla" in kv.kinds else [])
+        + (gqa if "gqa" in kv.kinds else [])
+    ]
+
+
+def planned_bytes(entry: Mapping[str, Any]) -> int:
+    kv, heads, size = KV_FORMATS[entry["kv_dtype"]], entry["heads"], entry["head_size"]
+    if not heads:
+        return Attention("mla", 16, 1, 192, 128, size).entry_bytes(kv)
+    return Attention("gqa", 16, heads, size, size, 2 * heads * size).entry_bytes(kv)
+
+
+@pytest.fixture(scope="module")
+def vllm_says() -> dict[str, list[int | None]]:
+    asked = {
+        "cases": [case | {"config": released(case["name"])} for case in cases()],
+        "entries": entries(),
+    }
+    command = [PYTHON, TESTS / "vllmcapacity.py"]
+    run = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return dict(json.loads(run.stdout.splitlines()[-1]))
+
+
+def differing(asked: list[dict[str, Any]], planned: Callable[[Any], int | None], actual: list[int | None]) -> str:
+    pairs = [(one, planned(one), other) for one, other in zip(asked, actual, strict=True)]
+    lines = [f"{one}: plan {ours}, vLLM {theirs}" for one, ours, theirs in pairs if ours != theirs]
+    return "\n".join([f"{len(lines)} of {len(asked)} differ:", *lines]) if lines else ""
+
+
 @pytest.mark.process
 @pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")
-def test_the_capacity_is_vllms_to_the_token() -> None:
-    known = cases()
-    text = json.dumps([case | {"config": released(case["name"])} for case in known])
-    run = subprocess.run([PYTHON, TESTS / "vllmcapacity.py"], input=text, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    differ = [
-        f"{ {key: value for key, value in case.items() if key != 'config'} }: plan {planned}, vLLM {actual}"
-        for case, actual in zip(known, json.loads(run.stdout.splitlines()[-1]), strict=True)
-        if (planned := planned_tokens(case)) != actual
-    ]
-    assert not differ, "\n".join([f"{len(differ)} of {len(known)} differ:", *differ])
+def test_the_capacity_is_vllms_to_the_token(vllm_says: dict[str, list[int | None]]) -> None:
+    differ = differing(cases(), planned_tokens, vllm_says["cases"])
+    assert not differ, differ
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")
+def test_every_kv_cache_dtype_has_vllms_bytes(vllm_says: dict[str, list[int | None]]) -> None:
+    differ = differing(entries(), planned_bytes, vllm_says["entries"])
+    assert not differ, differ
+
+
+def test_every_kv_cache_dtype_of_the_configuration_is_planned() -> None:
+    assert set(get_args(KvCacheDtype)) == {"auto", *KV_FORMATS} - {"half", "float32"}
+
+
+def test_packed_formats_leave_the_ends_of_a_model_in_its_own_dtype() -> None:
+    # 32 layers of 8 heads of 128: 28 with 134 B per head and token, and four in BF16.
+    plain, kv = 8 * 256 * 2, 8 * (64 + 2 + 64 + 4)
+    settings = Settings("turboquant_4bit_nc")
+    llama = System(build_geometry(released("llama-3.1-8b")), load_hardware("H200"), Parallelism(), settings)
+    assert llama.kv_bytes_per_rank(1) == 4 * plain + 28 * kv
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [("deepseek-v3", "nvfp4"), ("deepseek-v3", "turboquant_k8v4"), ("llama-3.1-8b", "fp8_ds_mla")]
+)
+def test_a_dtype_that_vllm_does_not_store_so_is_refused(name: str, kv_dtype: str) -> None:
+    with pytest.raises(ConfigError, match=f"kv_cache_dtype: vLLM does not store .* as {kv_dtype}"):
+        build_geometry(released(name)).kv_format(kv_dtype)
