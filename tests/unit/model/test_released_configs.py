@@ -236,6 +236,23 @@ def test_tables_are_tied_only_where_both_parts_of_a_file_agree() -> None:
         assert (found.head_parameters == 0) is tied
 
 
+def test_step_is_read_in_its_publisher_s_fields_too() -> None:
+    """Lists are longer by the MTP layers there, and windowed layers have more heads (counted by transformers 5.19)."""
+    path = Path(__file__).parents[2] / "data" / "released" / "stepfun-ai--Step-3.7-Flash" / "config.json"
+    values = json.loads(path.read_text())
+    renamed = {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_top_k",
+               "num_key_value_heads": "num_attention_groups"}  # fmt: skip
+    published = {renamed.get(key, key): value for key, value in values.items() if key != "first_k_dense_replace"}
+    published["moe_layers_enum"] = ",".join(map(str, range(3, 45)))
+    published["layer_types"] = [*values["layer_types"], *["sliding_attention"] * 3]
+    assert build_geometry(published).layers == build_geometry(values).layers
+    other = {"attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8}
+    model = build_geometry(published | {"attention_other_setting": other})
+    assert model.parameters_total == 196_956_130_368
+    with pytest.raises(GeometryError, match=r"other_setting\.num_attention_groups is 4; known is 8"):
+        build_geometry(published | {"attention_other_setting": {**other, "num_attention_groups": 4}})
+
+
 def test_kimi_linear_is_read_as_transformers_writes_it() -> None:
     released = json.loads((MODELS_DIR / "kimi-linear-48b-a3b.json").read_text())
     linear = released["linear_attn_config"]

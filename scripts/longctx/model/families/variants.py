@@ -200,7 +200,10 @@ def _step(f: Fields, dtype_bytes: int) -> list[Layer]:
     cut.expect("use_moe_router_bias", True)
     heads = cut.count("num_attention_heads")
     if cut.has("attention_other_setting"):
-        heads = cut.inner("attention_other_setting").count("num_attention_heads", default=heads)
+        other = cut.inner("attention_other_setting")
+        heads = other.count("num_attention_heads", default=heads)
+        other.expect("num_attention_groups", cut.count("num_key_value_heads", "num_attention_groups"))
+        other.expect("head_dim", cut.count("head_dim"))
     heads = cut.count("num_sliding_attention_heads", default=heads)
     mixers = attention_mixers(cut, n, STANDARD["step3p5"])
     if heads != cut.count("num_attention_heads"):
