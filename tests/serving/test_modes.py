@@ -1,4 +1,4 @@
-"""All three modes through the real Snakemake and a real vLLM on the CPU, one server for each mode."""
+"""All modes through the real Snakemake and a real vLLM on the CPU, one server for each mode."""
 
 import json
 import os
@@ -16,13 +16,15 @@ from longctx.storage import parquet, schemas
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-PREFILL, REUSE, DECODE = (1, 17, 1023, 1024, 4096), (4096,), (1024, 16384)
+PREFILL, REUSE, DECODE, SAMPLED = (1, 17, 1023, 1024, 4096), (4096,), (1024, 16384), (1024, 4096, 16384)
+CHUNK = 2048  # vLLM's own choice on a CPU
 QUERIES, NEW_TOKENS, SUFFIX_TOKENS = 2, 16, 64
 LABELS = {1024: "1Ki", 4096: "4Ki", 16384: "16Ki"}
 CONFIG: dict[str, Any] = {
-    "lengths": list(PREFILL), "passes": 1, "max_new_tokens": NEW_TOKENS, "modes": ["prefill", "reuse", "decode_only"],
+    "lengths": list(PREFILL), "passes": 1, "max_new_tokens": NEW_TOKENS,
+    "modes": ["prefill", "reuse", "decode_only", "sampled"],
     "reuse": {"lengths": list(REUSE), "queries": QUERIES, "suffix_tokens": SUFFIX_TOKENS},
-    "decode_only": {"lengths": list(DECODE)},
+    "decode_only": {"lengths": list(DECODE)}, "sampled": {"lengths": list(SAMPLED), "whole": [4096]},
     "model": {"source": "synthetic", "weights": "dummy"}, "corpus": {"source": str(ROOT / "scripts")},
     # A machine busy with other tests makes clocks disagree.
     "measure": {"clock_tolerance": 100},
@@ -117,16 +119,55 @@ def test_a_filled_cache_gives_decode_and_no_ttft(results: Path) -> None:
         assert "DecodeBenchConnector" in " ".join(server["command"])
 
 
+def test_a_sample_claims_what_it_was_told_to_and_nothing_else(results: Path) -> None:
+    for length in SAMPLED:
+        short, long, *others = rows(results, length, "sampled-pass1")
+        for row, chunks in ((short, 1), (long, 3)):
+            assert sound(row), row["detail"]
+            claimed = max(0, length - chunks * CHUNK)
+            assert row["max_num_batched_tokens"] == CHUNK
+            told = [row[name] for name in ("prompt_tokens", "claimed_tokens", "cached_tokens", "external_hit_tokens")]
+            assert told == [length, claimed, claimed, claimed]
+            assert [row[name] for name in ("ttft_s", "prefill_s", "decode_tok_s")] == [None] * 3
+            assert row["sample_prefill_s"] > 0
+            assert row["overhead_s"] is not None
+            assert row["filled_kv"] is (claimed > 0)
+            assert row["sm_clock_mhz"] is row["throttle_reasons"] is None, "no GPU here"
+        assert len([row for row in others if row["role"] == "whole"]) == (length == 4096)
+
+
+def test_a_whole_prompt_beside_samples_is_a_real_prefill(results: Path) -> None:
+    (row,) = (row for row in rows(results, 4096, "sampled-pass1") if row["role"] == "whole")
+    assert (row["status"], row["claimed_tokens"], row["cached_tokens"]) == ("ok", None, 0), row["detail"]
+    assert row["ttft_s"] > row["prefill_s"] > 0
+    assert row["sample_prefill_s"] is None
+    assert row["filled_kv"] is False
+
+
+def test_estimates_stand_in_a_table_of_their_own(results: Path) -> None:
+    estimates = {row["length"]: row for row in parquet.read_rows(results / "estimates.parquet", schemas.ESTIMATES)}
+    assert set(estimates) == set(SAMPLED)
+    for row in estimates.values():
+        assert 0 <= row["ttft_low_s"] <= row["ttft_estimate_s"] <= row["ttft_high_s"], row["reason"]
+    assert estimates[4096]["ttft_measured_s"] > 0
+
+
 def test_modes_are_summarised_apart(results: Path, summary: dict[tuple[str, int], dict[str, Any]]) -> None:
     keys = [*(("prefill", n) for n in PREFILL), *(("reuse", n) for n in REUSE), *(("decode_only", n) for n in DECODE)]
+    keys += [("sampled", n) for n in SAMPLED]
     assert list(summary) == keys
-    assert {key: row["n"] for key, row in summary.items()} == {key: QUERIES if key[0] == "reuse" else 1 for key in keys}
+    several = {"reuse": QUERIES, "sampled": 2}
+    counted = {key: row["n"] for key, row in summary.items() if key != ("sampled", max(SAMPLED))}
+    assert counted == {key: several.get(key[0], 1) for key in counted}
+    assert summary["sampled", max(SAMPLED)]["n"] >= 2, "more where the cost of a chunk seems to bend"
     for (mode, length), row in summary.items():
         assert row["synthetic_weights"] is True
-        assert row["filled_kv"] is (True if mode == "decode_only" else None)
+        assert row["filled_kv"] is (
+            None if mode in ("prefill", "reuse") or (mode, length) == ("sampled", 1024) else True
+        )
         if not row["n_late"]:  # on a busy machine
-            assert (row["ttft_s_mean"] is None) == (mode == "decode_only")
-        assert row["decode_tok_s_mean"] > 0
+            assert (row["ttft_s_mean"] is None) == (mode in ("decode_only", "sampled"))
+        assert (row["decode_tok_s_mean"] is None) == (mode == "sampled")
         if mode == "prefill":
             (measured,) = rows(results, length)
             assert row["ttft_s_mean"] == (None if row["n_late"] else measured["ttft_s"])
