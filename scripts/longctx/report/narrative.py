@@ -59,7 +59,8 @@ def narrative(results: CampaignResults) -> list[str]:
             texts += write(results)
         except Exception as error:
             texts.append(f"A sentence could not be written ({write.__name__.strip('_')}: {error!r}).")
-    return texts or ["Nothing has been measured yet."]
+    unproven = "Requests were answered, but none has a value that is proven: see the marks."
+    return texts or [unproven if any(row["n"] for row in results.summary) else "Nothing has been measured yet."]
 
 
 def _stitched(results: CampaignResults) -> list[str]:

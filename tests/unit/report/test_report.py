@@ -113,6 +113,12 @@ def test_a_collected_stream_without_a_servers_clock_has_a_bound() -> None:
     assert "Nothing has been measured" not in markdown(found)
 
 
+def test_requests_without_a_proven_value_are_not_called_unmeasured() -> None:
+    nothing = dict.fromkeys(("ttft_s", "prefill_s", "overhead_s", "decode_tok_s"))
+    (text,) = narrative.narrative(of([makerows.row(**nothing, reasons=["first_token_unseen"])]))
+    assert text == "Requests were answered, but none has a value that is proven: see the marks."
+
+
 def test_story_tells_how_far_it_got(results: CampaignResults) -> None:
     said = " ".join(narrative.narrative(results))
     assert "1Mi tokens, cold: first token after 2.02 min" in said

@@ -2,7 +2,7 @@
 
 A rung without a value is drawn at the foot of the plot: a cross where it failed, an open circle where it is missing, a
 diamond where its prefill went on from a checkpoint (no cold TTFT), a square where a kernel compiled in it (no decode),
-a triangle where the client read every first token late.
+a triangle where the client read every first token late (point down) or the stream does not show it (point up).
 """
 
 from collections import defaultdict
@@ -36,8 +36,8 @@ DRAWING_ORDER = tuple(reversed(MODES))  # cold prompts on top
 OTHERS = ((palette.PURPLE, "^"), (palette.ORANGE, "v"), (palette.SKY, "P"), (palette.MUTED, "X"))
 # A rung without a value: why, and how it is marked.
 FAILED, RESUMED, COMPILED = "failed or doubtful", "continued after a crash", "a kernel compiled meanwhile"
-LATE = "late: only a bound is known"
-EMPTY = {FAILED: "x", RESUMED: "d", COMPILED: "s", LATE: "v", "not measured": "o"}
+LATE, UNSEEN = "late: only a bound is known", "the stream does not show the first token"
+EMPTY = {FAILED: "x", RESUMED: "d", COMPILED: "s", LATE: "v", UNSEEN: "^", "not measured": "o"}
 Shares = dict[int, float]  # of the limit, by prompt length
 
 
@@ -279,4 +279,6 @@ def emptiness(rows: Sequence[Row], metric: str) -> str:
         return COMPILED
     if metric == "ttft_s" and any(row.get("n_late") for row in rows):
         return LATE
+    if metric == "ttft_s" and "first_token_unseen" in marks:
+        return UNSEEN
     return RESUMED if "resumed" in marks else "not measured"

@@ -76,6 +76,14 @@ def test_a_late_ttft_is_in_no_point_and_a_rung_of_them_is_marked() -> None:
     assert drawn(metric_figure(campaign(rows), "decode_tok_s"))["cold prompt"][0] == [4096, 8192]
 
 
+def test_a_first_token_that_no_event_shows_is_not_called_unmeasured() -> None:
+    unseen = {"ttft_s": None, "overhead_s": None, "reasons": ["first_token_unseen"]}
+    rows = summary.summarise([makerows.row(length=4096, **unseen)], {})
+    found = drawn(metric_figure(campaign(rows), "ttft_s"))
+    assert found["the stream does not show the first token"][0] == [4096]
+    assert "not measured" not in found
+
+
 @pytest.mark.parametrize("name", ["$\\frac{", "a\x1b[31mb\x07", "<b>&", "x_{y}^$z$"])
 def test_a_model_s_name_spoils_no_figure(name: str, tmp_path: Path) -> None:
     """Seen from a server that named its model so: a formula, or characters that no SVG may hold."""
