@@ -41,7 +41,7 @@ DOUBTFUL = {
 
 MARKED = {
     "not_steady": "warm-up requests never became steady",
-    "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope over token counts)",
+    "no_metrics": "the server's metrics do not give prefill (null), or decode (the client's slope, or null)",
     "cold_unproven": "the server cannot prove that the prompt was not cached",
     "contract_differs": "settings differ from what was asked for, which the configuration lets pass with a warning",
     "contract_unproven": "the server does not say which settings it runs with",
