@@ -3,8 +3,9 @@ scaled from a published curve.
 
 Between two sampled lengths the estimate and its interval are interpolated in log-log; beyond the last a fit goes on.
 
-A fit is t(L) = c + a*L + b*L**2: least squares of relative errors, long lengths weighted more, no coefficient below
-zero. A curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L). The share of the
+A fit is t(L) = c + a*L + b*w(L), w the FLOPs of the model's attention: L**2 for full attention, less for windows,
+selections and states. It is least squares of relative errors, long lengths weighted more, no coefficient below zero. A
+curve is scaled by the distance to the limit: t(L) = curve(L) * bound(L) / curve's bound(L). The share of the
 limit that the curve's own hardware reached at that length then holds here too. Beyond its last length a curve of the
 same setup is fitted instead. Neither may undercut the bound. A fit contradicts the bound if it undercuts it, or if it
 says that longer prompts get further from it; then the bound and the share of it reached last bracket the time instead.
@@ -38,9 +39,13 @@ SHARE_NOISE = 0.05  # of the time over the bound at one length
 AGREEING = 1.5
 
 
+def _square(tokens: int) -> float:
+    return float(tokens) ** 2
+
+
 @dataclass(frozen=True, slots=True)
 class TtftFit:
-    """t(L) = c + a*L + b*L**2 in seconds and tokens; `covariance` is of (c, a, b), `longest` the last length used."""
+    """t(L) = c + a*L + b*work(L) in seconds and tokens; `covariance` is of (c, a, b), `longest` the last length."""
 
     a: float
     b: float
@@ -48,11 +53,12 @@ class TtftFit:
     covariance: NDArray[np.float64]
     degrees: int
     longest: int
+    work: Callable[[int], float] = _square
 
     def predict(self, tokens: int) -> tuple[float, float, float]:
         """Return (middle, low, high) seconds: a 90 % interval, widened by DRIFT_PER_DOUBLING beyond `longest`."""
-        x = np.array([1.0, tokens, float(tokens) ** 2])
-        middle = self.c + self.a * tokens + self.b * tokens**2
+        x = np.array([1.0, tokens, self.work(tokens)])
+        middle = self.c + self.a * tokens + self.b * self.work(tokens)
         # The two-sided 90 % quantile of Student's t; without residuals MEASUREMENT_SIGMA is known: the normal's.
         t90 = float(stdtrit(self.degrees, 0.95)) if self.degrees else 1.645
         statistical = t90 * sqrt(max(0.0, float(x @ self.covariance @ x)))
@@ -61,8 +67,11 @@ class TtftFit:
         return middle, max(0.0, middle - half), middle + half
 
 
-def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:
-    """Fit at least two different lengths; the constant c joins from four on. DataError for fewer or bad values."""
+def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float], work: Callable[[int], float] = _square) -> TtftFit:
+    """Fit at least two different lengths; the constant c joins from four on. DataError for fewer or bad values.
+
+    `work` gives the model's attention FLOPs at a length, in any unit; 0 where it has no attention.
+    """
     from scipy.optimize import nnls  # slow to import
 
     if len(lengths) != len(ttft_s) or len(set(lengths)) < 2:
@@ -70,9 +79,10 @@ def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:
     if min(lengths) < 1 or min(ttft_s) <= 0:
         raise DataError("a forecast needs positive lengths and times")
     x, t = np.asarray(lengths, dtype=float), np.asarray(ttft_s, dtype=float)
-    scale = np.array([1.0, x.max(), x.max() ** 2])  # keeps the normal equations well conditioned
+    attention = np.array([work(length) for length in lengths])
+    scale = np.array([1.0, x.max(), attention.max() or 1.0])  # keeps the normal equations well conditioned
     weights = (x / x.max()) ** WEIGHT_POWER
-    design = np.stack([np.ones_like(x), x, x**2], axis=1) / scale * (weights / t)[:, None]
+    design = np.stack([np.ones_like(x), x, attention], axis=1) / scale * (weights / t)[:, None]
     first = 0 if len(set(lengths)) >= 4 else 1
     solution = np.zeros(3)
     solution[first:], residual = nnls(design[:, first:], weights)
@@ -83,7 +93,7 @@ def fit_ttft(lengths: Sequence[int], ttft_s: Sequence[float]) -> TtftFit:
     inverse = np.linalg.pinv(design[:, used].T @ design[:, used])
     covariance[np.ix_(used, used)] = inverse * max(sigma, MEASUREMENT_SIGMA) ** 2
     c, a, b = (float(value) for value in solution / scale)
-    return TtftFit(a, b, c, covariance / np.outer(scale, scale), degrees, int(x.max()))
+    return TtftFit(a, b, c, covariance / np.outer(scale, scale), degrees, int(x.max()), work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +114,13 @@ def forecast(
     bound: Callable[[int], float] | None = None,
     curve: ReferenceCurve | None = None,
     same_setup: bool = False,
+    work: Callable[[int], float] = _square,
 ) -> Estimate | None:
     """Return the TTFT to expect at `tokens`, or None where neither measurements nor a curve say anything.
 
     `measured` maps lengths to mean TTFT of this campaign, `sampled` to estimates from samples of its recipe; `bound`
     gives the limit in s; `same_setup` says that the curve is of the same model on the same number of the same GPUs,
-    split in the same way.
+    split in the same way; `work` is that of `fit_ttft`.
     """
     measured = measured or {}
     if tokens in measured:
@@ -119,13 +130,13 @@ def forecast(
             return _between(tokens, sampled)
         known = {length: one.ttft_s for length, one in sampled.items()} | dict(measured)
         if tokens > max(sampled) and len(known) >= 2:
-            return extrapolate(tokens, known, bound, f"fit of {len(known)} lengths, sampled ones among them")[0]
+            return extrapolate(tokens, known, bound, f"fit of {len(known)} lengths, sampled ones among them", work)[0]
     deviation = None  # the factor, at least 1, by which the longest measured prompt was slower or faster than the curve
     if curve and same_setup and bound and measured:
         ratio = measured[max(measured)] / curve.time_at(max(measured))
         deviation = max(ratio, 1 / ratio)
     if len(measured) >= 2:
-        estimate, is_credible = extrapolate(tokens, measured, bound, f"fit of {len(measured)} lengths")
+        estimate, is_credible = extrapolate(tokens, measured, bound, f"fit of {len(measured)} lengths", work)
         agrees = deviation is not None and deviation <= AGREEING and curve and max(measured) <= curve.lengths[-1]
         if is_credible or not agrees:
             return estimate
@@ -133,7 +144,7 @@ def forecast(
         return None
     if same_setup and tokens > curve.lengths[-1]:
         known = dict(zip(curve.lengths, curve.ttft_s, strict=True))
-        return extrapolate(tokens, known, bound, f"fit of {curve.name}")[0]
+        return extrapolate(tokens, known, bound, f"fit of {curve.name}", work)[0]
     floor = bound(tokens)
     middle = max(floor, curve.time_at(tokens) * floor / curve.bound_s(tokens))
     factor = max(1 + OWN_SPREAD, deviation or 1.0) if same_setup else FOREIGN_FACTOR
@@ -155,7 +166,11 @@ def _between(tokens: int, sampled: Mapping[int, Estimate]) -> Estimate:
 
 
 def extrapolate(
-    tokens: int, measured: Mapping[int, float], bound: Callable[[int], float] | None, source: str
+    tokens: int,
+    measured: Mapping[int, float],
+    bound: Callable[[int], float] | None,
+    source: str,
+    work: Callable[[int], float] = _square,
 ) -> tuple[Estimate, bool]:
     """Return the estimate of a fit and whether the fit is credible.
 
@@ -163,7 +178,7 @@ def extrapolate(
     over the bound falls as prompts grow. Without a credible fit the estimate lies between the bound and the share of
     it reached last, and its middle is no less than the time of the longest measured prompt.
     """
-    fit = fit_ttft(list(measured), list(measured.values()))
+    fit = fit_ttft(list(measured), list(measured.values()), work)
     last, far = fit.longest, fit.longest << FAR_DOUBLINGS
     floor = bound(tokens) if bound else 0.0
     if bound is None or tokens <= last or 1 <= fit.predict(far)[0] / bound(far) <= measured[last] / bound(last):
@@ -172,3 +187,23 @@ def extrapolate(
     high = (1 + SHARE_NOISE) * max(1.0, measured[last] / bound(last)) * floor
     middle = min(max(sqrt(floor * high), measured[last]), high)
     return Estimate(middle, floor, high, f"limit, and the share of it reached at {format_length(last)}"), False
+
+
+def rising(estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
+    """Return the estimates so that no forecast is below one of a shorter length; what was measured stays as it is.
+
+    Two lengths may have two sources: a fit and a curve, or two parts of a curve. A forecast between measured lengths
+    stays between their times, the longer one's first.
+    """
+    risen: dict[int, Estimate] = {}
+    least: tuple[float, ...] = (0.0, 0.0, 0.0)
+    for length in sorted(estimates):
+        one = estimates[length]
+        values: tuple[float, ...] = (one.ttft_s, one.low_s, one.high_s)
+        if one.source != "measured":
+            values = tuple(map(max, values, least))
+            later = [known.ttft_s for n, known in estimates.items() if n > length and known.source == "measured"]
+            values = tuple(min(value, *later) for value in values) if later else values
+        risen[length] = Estimate(values[0], values[1], values[2], one.source)
+        least = tuple(map(max, values, least))
+    return risen

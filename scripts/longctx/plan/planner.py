@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from longctx.campaign.mode import campaign_facet
-from longctx.plan.forecast import Estimate, forecast
+from longctx.plan.forecast import Estimate, forecast, rising
 from longctx.plan.memory import Memory
 from longctx.plan.parallel_splits import ways_to_fit
 from longctx.plan.published_curves import nearest_curve, reference_curves
@@ -121,15 +121,19 @@ def plan_points(
     rungs = Counter(mode for mode, _ in points)
     mode_passes = {mode: passes(mode) if passes else system.settings.passes for mode in rungs}
     scope = system.settings.scope
-    expect = partial(forecast, sampled=sampled, bound=bound, curve=curve, same_setup=same_setup)
+    expect = partial(
+        forecast, sampled=sampled, bound=bound, curve=curve, same_setup=same_setup, work=system.attention_work
+    )
 
     def starts(mode: str) -> float:
         # Each mode has servers of its own.
         return {"point": 1.0, "pass": 1 / rungs[mode]}.get(scope, 1 / (rungs[mode] * mode_passes[mode]))
 
     rows = []
+    lengths = {n for mode, n in points if campaign_facet(mode).measures_ttft}
+    known = rising({n: one for n in {*lengths, *(measured or ())} if (one := expect(n, measured=measured))})
     for mode, n in points:
-        estimate = expect(n, measured=measured) if campaign_facet(mode).measures_ttft else None
+        estimate = known.get(n) if campaign_facet(mode).measures_ttft else None
         # A measured time less a sampled one would be the difference of two methods.
         samples_s = _samples_s(samples(mode, n), partial(expect, measured=None if sampled else measured))
         rows.append(_row(system, mode, n, estimate, requests(mode, n), starts(mode), mode_passes[mode], samples_s))
@@ -143,7 +147,7 @@ def _samples_s(samples: Sequence[tuple[int, int]], expect: Callable[[int], Estim
         first, last = (expect(tokens) if tokens else Estimate(0.0, 0.0, 0.0, "") for tokens in ends)
         if first is None or last is None:
             return None
-        total_s += last.ttft_s - first.ttft_s
+        total_s += max(0.0, last.ttft_s - first.ttft_s)
     return total_s
 
 

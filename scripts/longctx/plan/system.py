@@ -106,6 +106,10 @@ class System:
         split = self.parallelism
         return seconds / (split.tensor * split.pipeline * split.prefill_context)
 
+    def attention_work(self, tokens: int) -> float:
+        """Return the FLOPs of a prefill's attention, indexers included: how its time grows beside the linear part."""
+        return self.geometry.attention_flops(tokens) + self.geometry.index_flops(tokens)
+
     def decode_bound_tok_s(self, context: int) -> float:
         """Return tokens/s of one sequence: HBM bandwidth over the bytes that one rank moves for a token.
 

@@ -1,18 +1,25 @@
 """TTFT fits, scaled curves, and what the back-test really gives."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from longctx.errors import DataError
+from longctx.model.geometry import Geometry
+from longctx.model.reader import build_geometry
 from longctx.plan.forecast import Estimate, extrapolate, fit_ttft, forecast
-from longctx.plan.hardware import load_hardware
+from longctx.plan.hardware import Parallelism, load_hardware
+from longctx.plan.planner import plan_points
 from longctx.plan.published_curves import nearest_curve, read_ttft_csv, reference_curves
-from longctx.resources import RESOURCES
+from longctx.plan.system import Settings, System
+from longctx.resources import MODELS_DIR, RESOURCES
 from longctx.storage import parquet, schemas
 
 MI = 2**20
+TESTS = Path(__file__).parents[2]
 PUBLISHED = read_ttft_csv(RESOURCES / "results" / "mi355x-published.csv", "ttft_s_mean")
 PROBE = read_ttft_csv(RESOURCES / "results" / "h200-probe.csv", "ttft_client_s")
 
@@ -261,3 +268,55 @@ def test_between_samples_the_forecast_is_interpolated_and_beyond_them_fitted() -
     beyond = forecast(128 * MI, measured={1 << 16: 1.4}, sampled=SAMPLED)
     assert beyond.source == "fit of 4 lengths, sampled ones among them"
     assert beyond.ttft_s > 2 * 40_300
+
+
+def real_geometry(name: str) -> Geometry:
+    for path in (TESTS / "data" / "released" / name / "config.json", MODELS_DIR / f"{name}.json"):
+        if path.exists():
+            return build_geometry(json.loads(path.read_text()), name)
+    return build_geometry(json.loads((TESTS / "data" / "real_configs.json").read_text())[name]["config"], name)
+
+
+@pytest.mark.parametrize(
+    ("name", "square_error"),
+    [("Mistral-7B-v0.1", 0.3), ("deepseek-ai--DeepSeek-V3.2", 0.04), ("gemma-3-27b", 0.0), ("Mamba2-2.7B", 0.0)],
+)
+def test_a_prefill_that_grows_slower_than_the_square_has_its_own_law(name: str, square_error: float) -> None:
+    # A server that runs matrices at 300 TFLOP/s and attention at 150: the time that its FLOPs take.
+    geometry = real_geometry(name)
+    system = System(geometry, load_hardware("H200", 8), Parallelism(), Settings("fp8"))
+
+    def truth(tokens: int) -> float:
+        return 0.05 + sum(geometry.linear_flops(tokens).values()) / 3e14 + system.attention_work(tokens) / 1.5e14
+
+    lengths = [2**n for n in range(10, 16)]
+    times = [truth(n) for n in lengths]
+    fit = fit_ttft(lengths, times, system.attention_work)
+    square = fit_ttft(lengths, times)
+    assert fit.predict(16 * MI)[0] == pytest.approx(truth(16 * MI), rel=0.03)
+    assert square.predict(16 * MI)[0] >= (1 + square_error) * truth(16 * MI) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["Mistral-7B-v0.1", "gemma-3-27b", "kimi-linear-48b-a3b", "deepseek-ai--DeepSeek-V3.2"]
+)
+@pytest.mark.parametrize("gpu", ["H200", "MI355X"])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {},
+        {2048: 0.4},
+        {1024: 0.3, 4096: 0.2, 16384: 5.0},
+        {1024: 30.0, 65536: 40.0},
+        {2**n: 0.1 for n in range(10, 16)},
+    ],
+)  # fmt: skip
+def test_no_forecast_falls_with_the_length(name: str, gpu: str, measured: dict[int, float]) -> None:
+    system = System(real_geometry(name), load_hardware(gpu, 8), Parallelism(tensor=8), Settings("fp8"))
+    lengths = sorted({*(2**n for n in range(8, 27)), *(3 * 2**n for n in range(8, 25))})
+    rows = plan_points(system, [("prefill", n) for n in lengths], measured=measured)
+    for key in ("est_ttft_s", "est_ttft_low_s", "est_ttft_high_s"):
+        known = [(row["length"], row[key]) for row in rows if row["length"] not in measured]
+        assert known == sorted(known, key=lambda pair: (pair[1], pair[0])), key
+    assert all(row["est_ttft_low_s"] <= row["est_ttft_s"] <= row["est_ttft_high_s"] for row in rows)
+    assert [row["est_ttft_s"] for row in rows if row["length"] in measured] == list(measured.values())
