@@ -99,7 +99,10 @@ def _held(name: str, value: int | None) -> Cell:
 
 
 def _deviation(plan: int | None, server: int | None) -> Cell:
-    return Cell(f"{plan / server - 1:+.1%}", plan / server - 1) if plan is not None and server else Cell(NONE)
+    if plan is None or not server:
+        return Cell(NONE)
+    share = plan / server - 1
+    return Cell(f"{share:+.1%}" if abs(share) >= 0.0005 else "0.0%", share)
 
 
 def environment(results: CampaignResults) -> Table:

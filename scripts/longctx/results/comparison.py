@@ -211,7 +211,7 @@ def _less_room(comparisons: Sequence[Comparison]) -> Iterator[str]:
         if worse:
             comparison, row = max(worse, key=lambda pair: abs((pair[1].ratio or Ratio(1)).value - 1))
             change = (row.ratio or Ratio(1)).value - 1
-            yield f"{_named(row)} changed by {change:+.1%} against {comparison.theirs.name}"
+            yield f"less room: {_named(row)} {change:+.1%} against {comparison.theirs.name}"
 
 
 def _open_questions(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -257,7 +257,7 @@ def _line(row: Compared) -> str:
         interval = f"[{row.ratio.low:.3f}, {row.ratio.high:.3f}]"
     told = f"{row.ratio.value:8.3f}  {interval:<16}" if row.ratio else f"{'':26}"
     name = f"{row.mode} {(METRICS | FACTS)[row.metric]}"
-    return f"  {name:<22} {format_length(row.length):>7}  {told}  {row.verdict}"
+    return f"  {name:<30} {format_length(row.length):>7}  {told}  {row.verdict}"
 
 
 def comparison_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:

@@ -205,7 +205,7 @@ def test_plan_and_server_stand_side_by_side() -> None:
     assert found == [
         ["KV capacity, tokens", "1Ki to 2Ki", "9,830,000", "9,798,743", "+0.3%"],
         ["KV capacity, tokens", "4Ki", "9,830,000", "9,000,000", "+9.2%"],
-        ["Weights per GPU", "1Ki to 4Ki", weights, "91.6 GiB", "+0.0%"],
+        ["Weights per GPU", "1Ki to 4Ki", weights, "91.6 GiB", "0.0%"],
     ]
     silent = [row | {"weights_bytes": None, "kv_capacity_tokens": None} for row in rows]
     assert texts(provenance.plan_against_server(of(silent))) == []

@@ -294,7 +294,9 @@ def test_four_gib_more_per_gpu_shut_the_gate_though_nothing_is_slower() -> None:
     assert {row.metric for row in found.having("less_room")} == set(HELD)
     assert found.shuts()
     text = comparison.to_text([found])
-    assert text.splitlines()[-1].startswith("No significant slowdown; KV capacity at 4Ki (prefill) changed by -2.5%")
+    assert text.splitlines()[-1].startswith(
+        "No significant slowdown; less room: KV capacity at 4Ki (prefill) -2.5% against"
+    )
     assert not comparison.compare(holding(HELD), holding(TAKEN)).shuts()
     assert comparison.compare(holding(HELD), holding(TAKEN)).having("more_room")
 
@@ -333,7 +335,7 @@ def test_the_gate_judges_what_the_summaries_say_of_memory(tmp_path: Path) -> Non
     for name in ("summary.parquet", "summary.csv"):
         found = run_compare("--ours", tmp_path / "less" / name, "--against", base, "--out", tmp_path / "out.parquet")
         assert found.returncode == 3
-        assert "changed by -10.0%" in found.stdout.splitlines()[-1]
+        assert "less room: KV capacity at 1Ki (prefill) -10.0%" in found.stdout.splitlines()[-1]
     back = parquet.read_rows(tmp_path / "out.parquet", schemas.COMPARISON)
     assert {(row["verdict"], row["p"]) for row in back if row["metric"] == "kv_capacity_tokens"} == {
         ("less_room", None)
