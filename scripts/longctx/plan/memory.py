@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.kv_format import KvFormat
 from longctx.model.layers import Attention, Layer
 from longctx.plan.hardware import Parallelism
 from longctx.plan.kv_groups import CachePage, PageKind
 
+PARTITION = "VLLM_PP_LAYER_PARTITION"  # a variable of the server
 BLOCK_TOKENS = 16
 MLA_BLOCK_TOKENS = 64  # FlashMLA's page
 CPU_BLOCK_TOKENS = 128
@@ -30,12 +32,20 @@ class Memory:
     workspace: int | None = None
 
 
-def pipeline_stages(geometry: Geometry, stages: int) -> list[list[Layer]]:
-    """Return each stage's layers as vLLM splits them: evenly, the rest on late stages but not the last."""
+def pipeline_stages(geometry: Geometry, stages: int, partition: str | None = None) -> list[list[Layer]]:
+    """Return each stage's layers as vLLM splits them: evenly, the rest on late stages but not the last.
+
+    `partition` is VLLM_PP_LAYER_PARTITION, each stage's number of layers; ConfigError for one that does not fit.
+    """
     layers = list(geometry.each_layer())
     sizes = [len(layers) // stages] * stages
     for i in range(len(layers) % stages):
         sizes[-(i + 2) if stages > 1 else 0] += 1
+    if partition is not None:
+        sizes = [int(size) if size.strip().isdecimal() else 0 for size in partition.split(",")]
+        if len(sizes) != stages or sum(sizes) != len(layers) or not all(sizes):
+            wrong = f"{partition!r} is not {stages} numbers of layers that sum up to {len(layers)}"
+            raise ConfigError(f"{PARTITION}: {wrong}")
     starts = [sum(sizes[:i]) for i in range(stages)]
     return [layers[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 

@@ -82,7 +82,8 @@ class System:
 
     @property
     def stages(self) -> list[list[Layer]]:
-        return memory.pipeline_stages(self.geometry, self.parallelism.pipeline)
+        partition = dict(self.settings.env).get(memory.PARTITION)
+        return memory.pipeline_stages(self.geometry, self.parallelism.pipeline, partition)
 
     def with_kv_dtype(self, kv_dtype: str) -> "System":
         return replace(self, settings=replace(self.settings, kv_dtype=kv_dtype))
@@ -177,7 +178,10 @@ class System:
     @property
     def start_problem(self) -> str | None:
         """Return why vLLM does not start this split of this model, or None."""
-        return vllm_rules.start_problem(self.geometry, self.parallelism, self.vllm_version)
+        problem = vllm_rules.start_problem(self.geometry, self.parallelism, self.vllm_version)
+        if problem or self.hardware is not None:
+            return problem
+        return vllm_rules.cpu_problem(self.geometry, self.parallelism, self.kv_format)
 
     @property
     def batched_tokens(self) -> int:

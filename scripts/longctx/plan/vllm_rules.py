@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
+from longctx.model.kv_format import KvFormat
 from longctx.plan.hardware import Parallelism
 
 NEWEST = Version("0.32")
@@ -68,6 +69,17 @@ def _faults(geometry: Geometry, split: Parallelism) -> Iterator[str]:
             yield f"decode_context_parallel_size: {context} does not divide {queries}"
     if split.pipeline > geometry.layer_count:
         yield f"pipeline_parallel_size: {split.pipeline} exceeds the {geometry.layer_count} layers"
+
+
+def cpu_problem(geometry: Geometry, split: Parallelism, kv: KvFormat) -> str | None:
+    """Return why vLLM's CPU build does not serve the model so, or None (0.32: v1/attention/backends/cpu_attn.py)."""
+    if max(split.decode_context, split.prefill_context) > 1:
+        return "vLLM on the CPU has no context parallelism"
+    if any(layer.kind == "kda" for layer in geometry.layers):
+        return "vLLM on the CPU has no kernel for KDA layers"
+    if kv.key_bits < 16 and (geometry.is_mla or kv.name not in ("fp8", "fp8_e4m3", "fp8_e5m2")):
+        return f"vLLM on the CPU does not store {'MLA' if geometry.is_mla else 'a KV cache'} as {kv.name}"
+    return None
 
 
 def start_problem(geometry: Geometry, split: Parallelism, version: Version) -> str | None:

@@ -58,6 +58,37 @@ def test_pipeline_stages_follow_vllm(stages: int, sizes: list[int]) -> None:
     assert [len(stage) for stage in pipeline_stages(KIMI, stages)] == sizes
 
 
+def test_a_partition_of_the_environment_is_followed() -> None:
+    # MLA layers are the 4th, 8th, … 24th and the 27th: 12 layers hold three of them, 15 the other four.
+    def planned(partition: str) -> System:
+        known = system(pipeline=2)
+        return replace(known, settings=replace(known.settings, env=(("VLLM_PP_LAYER_PARTITION", partition),)))
+
+    assert [len(stage) for stage in planned("12,15").stages] == [12, 15]
+    assert [len(stage) for stage in planned("16, 11").stages] == [16, 11]
+    for wrong in ("12,14", "27", "27,0", "a,b", "9,9,9"):
+        with pytest.raises(ConfigError, match=r"VLLM_PP_LAYER_PARTITION: .* is not 2 numbers of layers"):
+            _ = planned(wrong).stages
+
+
+@pytest.mark.parametrize(
+    ("geometry", "kv_dtype", "split", "problem"),
+    [
+        (LLAMA, "fp8_e4m3", {}, None),
+        (LLAMA, "auto", {"pipeline": 2}, None),
+        (LLAMA, "nvfp4", {}, "does not store a KV cache as nvfp4"),
+        (read_geometry("deepseek-v3"), "fp8", {}, "does not store MLA as fp8"),
+        (read_geometry("deepseek-v3"), "bfloat16", {"tensor": 2, "decode_context": 2}, "has no context parallelism"),
+        (KIMI, "auto", {}, "has no kernel for KDA layers"),
+    ],
+)
+def test_what_the_cpu_does_not_serve(
+    geometry: Geometry, kv_dtype: str, split: dict[str, int], problem: str | None
+) -> None:
+    planned = system(geometry, None, kv_dtype, **split)
+    assert planned.start_problem == (problem and f"vLLM on the CPU {problem}")
+
+
 def test_states_are_sharded_by_tensor_parallelism() -> None:
     assert system().state_bytes_per_rank == KIMI.state_bytes()
     assert system(tensor=8).state_bytes_per_rank == ceil(KIMI.state_bytes() / 8)
