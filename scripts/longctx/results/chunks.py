@@ -24,6 +24,12 @@ SLOW_DEVIATIONS = 4.0  # and it is so many median deviations of those chunks awa
 NEIGHBOURS = 4  # on each side; near an end more on the other side
 # A span between progress samples lasts so many times the gap between two: its seconds are then off by 10 % at most.
 LEAST_GAPS = 20
+# vLLM times how long its engine waits for an iteration. Where the engine runs ahead of the GPU, it waits for some only,
+# so the times are believed if they add up to the prefill, no chunk has a small part of what those around it have, and
+# no chunk of several has most of the prefill.
+SUM_TOLERANCE = 0.1
+LEAST_OF_NEIGHBOURS = 0.2
+MOST_OF_ALL, SEVERAL = 0.5, 5
 _REQUEST = ("mode", "length", "pass_index", "role", "request_index")
 
 
@@ -51,9 +57,9 @@ def chunk_rows(rows: Iterable[Row], progress: Iterable[Row], curve: ChunkCurve |
 
 
 def _of_iterations(row: Row) -> Rows:
-    """Return the chunks that the server logged; none where their tokens are not those of the prompt."""
+    """Return the chunks that the server logged; none where tokens or times are not those of the prefill."""
     logged = json.loads(row.get("prefill_chunks") or "[]")
-    if sum(tokens for tokens, _, _ in logged) != row["prompt_tokens"]:
+    if sum(tokens for tokens, _, _ in logged) != row["prompt_tokens"] or not _are_times(logged, row["prefill_s"]):
         return []
     chunks, depth, elapsed_s = [], 0, 0.0
     for tokens, seconds, compiled in logged:
@@ -63,6 +69,19 @@ def _of_iterations(row: Row) -> Rows:
         chunks.append({"depth": depth, "tokens": tokens, **times, "source": ITERATIONS, "mark": mark})
         depth += tokens
     return chunks
+
+
+def _are_times(logged: Sequence[tuple[int, float, bool]], prefill_s: float) -> bool:
+    """Return whether logged seconds are those of the chunks, and not how long an engine that ran ahead waited."""
+    seconds = [one for _, one, _ in logged]
+    if abs(sum(seconds) / prefill_s - 1) > SUM_TOLERANCE:
+        return False
+    if len(seconds) < SEVERAL:
+        return True
+    full = seconds[:-1]  # the last one may be short
+    around = [[*full[max(0, i - NEIGHBOURS) : i], *full[i + 1 : i + 1 + NEIGHBOURS]] for i in range(len(full))]
+    is_even = all(one >= LEAST_OF_NEIGHBOURS * median(near) for one, near in zip(full, around, strict=True))
+    return is_even and max(seconds) <= MOST_OF_ALL * sum(seconds)
 
 
 def _of_progress(row: Row, samples: Sequence[Row]) -> Rows:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from longctx.campaign.campaign import Campaign
-from longctx.errors import ConfigError, GeometryError
+from longctx.errors import LongctxError
 from longctx.plan.campaign_plan import campaign_system
 from longctx.plan.chunk_curve import ChunkCurve
 from longctx.results.chunks import chunk_rows
@@ -64,6 +64,6 @@ def _bound(campaign: Campaign) -> Callable[[int], float] | None:
     """Return the least prefill time of this campaign's hardware; None on a CPU, or where the plan cannot say it."""
     try:
         system = campaign_system(campaign)
-    except (GeometryError, ConfigError):
+    except LongctxError:
         return None
     return system.ttft_bound_s if system.hardware else None
