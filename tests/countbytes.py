@@ -4,6 +4,9 @@ Runs in the vLLM environment. Builds each model on the meta device, without weig
 kernel for a GPU is replaced, for parameters are made before a kernel is. Reads {name: {"config": content of
 config.json, "beside": content of hf_quant_config.json or null}} from standard input and writes
 {name: {"bytes": number, "kv_cache_dtype": what `auto` became}} or {name: {"error": why}}.
+
+With --rules it reads {name: {"quantization": content of a ModelOpt quantization, "modules": names}} instead, and writes
+{name: {module: bits per weight}}: which modules vLLM quantises, also of models that it cannot build on a CPU.
 """
 
 import json
@@ -104,10 +107,27 @@ def count(files: dict[str, Any]) -> dict[str, Any]:
             return {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
 
 
+def rules(asked: dict[str, Any]) -> dict[str, int]:
+    """Return the bits per weight of each module that vLLM's rules for a ModelOpt checkpoint give; experts are one."""
+    modelopt, found = import_module(_LAYERS + "modelopt"), asked["quantization"]
+    mixed = (found.get("quantization") or found)["quant_algo"] == "MIXED_PRECISION"
+    config = (modelopt.ModelOptMixedPrecisionConfig if mixed else modelopt.ModelOptNvFp4Config).from_config(found)
+    if mixed:
+        bits = {None: 16, "FP8": 8, "NVFP4": 4, "W4A16_NVFP4": 4}
+        return {name: bits[config._resolve_quant_algo(name)] for name in asked["modules"]}
+    modules = {name: name.partition(".experts.")[0] + ".experts" * (".experts." in name) for name in asked["modules"]}
+    return {name: 16 if config.is_layer_excluded(module) else 4 for name, module in modules.items()}
+
+
 def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr  # libraries print
-    replace_kernels()
-    json.dump({name: count(files) for name, files in json.load(sys.stdin).items()}, out, indent=1)
+    asked = json.load(sys.stdin)
+    if "--rules" in sys.argv:
+        found = {name: rules(given) for name, given in asked.items()}
+    else:
+        replace_kernels()
+        found = {name: count(files) for name, files in asked.items()}
+    json.dump(found, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Quantization:
 
     def scheme(self, index: int | None, matrix: Matrix) -> Scheme:
         """Return how a matrix of layer `index` is stored; None is the output matrix."""
-        names = self._names(matrix.name)
+        names = self.names(matrix.name)
         found = next((scheme for patterns, scheme in self.rules if patterns.match(index, names)), None)
         return found or Scheme(8 * self.dtype_bytes)
 
@@ -119,7 +119,7 @@ class Quantization:
         sizes = total + norms, active + norms, copied + norms
         return StoredWeights(*sizes, multiplied["fp8"], multiplied["fp4"])
 
-    def _names(self, name: str) -> list[str]:
+    def names(self, name: str) -> list[str]:
         """Return what checkpoints call the matrix `name`: in this family, fused with others, and by a short name."""
         for usual, own in _MODULES.get(self.model_type, ()):
             if name.startswith(usual):

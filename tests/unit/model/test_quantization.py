@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from longctx.errors import GeometryError
 from longctx.model.geometry import Geometry
-from longctx.model.reader import build_geometry, read_geometry
+from longctx.model.reader import build_geometry, read_config, read_geometry
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.system import Settings, System
 from longctx.plan.text import heading
@@ -54,6 +54,35 @@ def test_bytes_and_cache_are_those_that_vllm_allocates(name: str, tmp_path: Path
     # vLLM keeps some routers in FP32, and quantises a router that a file does not leave out: less than 0.2 %.
     assert model.weight_bytes == pytest.approx(COUNTED[name]["bytes"], rel=2e-3)
     assert model.kv_format("auto").key_bits == {"auto": 16, "fp8_e4m3": 8}[COUNTED[name]["kv_cache_dtype"]]
+
+
+# What stands before 'layers' in these checkpoints.
+NVFP4_RELEASED = {
+    "nvidia--DeepSeek-V3.1-NVFP4": "model.", "nvidia--GLM-5-NVFP4": "model.", "nvidia--GLM-5.2-NVFP4": "model.",
+    "nvidia--Gemma-4-26B-A4B-NVFP4": "model.language_model.", "nvidia--Kimi-K2.5-NVFP4": "language_model.model.",
+    "nvidia--Kimi-K2.6-NVFP4": "language_model.model.", "nvidia--MiniMax-M2.5-NVFP4": "model.",
+    "nvidia--MiniMax-M2.7-NVFP4": "model.", "nvidia--Qwen3.5-122B-A10B-NVFP4": "model.language_model.",
+    "nvidia--Qwen3.5-397B-A17B-NVFP4": "model.language_model.", "nvidia--Qwen3.6-27B-NVFP4": "model.language_model.",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm")
+def test_each_matrix_of_released_nvfp4_checkpoints_has_the_bits_that_vllm_s_rules_give() -> None:
+    ours, asked = {}, {}
+    for name, prefix in NVFP4_RELEASED.items():
+        model = read_geometry(RELEASED / name)
+        rules, bits = model.quantization, {}
+        for index, layer in enumerate(model.each_layer()):
+            for matrix in (*layer.mixer.matrices, *layer.ffn.matrices):
+                module = f"{prefix}layers.{index}.{rules.names(matrix.name)[0]}"
+                bits[module] = rules.scheme(index, matrix).bits
+        quantization = read_config(RELEASED / name / "config.json")["quantization_config"]
+        ours[name], asked[name] = bits, {"quantization": quantization, "modules": list(bits)}
+    command = [str(PYTHON), str(TESTS / "countbytes.py"), "--rules"]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=600, check=True)
+    assert json.loads(done.stdout) == ours
 
 
 @pytest.mark.slow
