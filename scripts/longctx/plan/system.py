@@ -1,9 +1,10 @@
 """One model on one node with one recipe: memory, capacity, and the bounds that no server can beat.
 
-Operations that the served precision cannot speed up count at that precision's peak. Matrices run at the FP8 peak only
-where weights have 8 bits; 4-bit weights are expanded to BF16 before the product. Attention runs at the FP8 peak only
-for GQA over an FP8 cache, which vLLM's kernels may compute in FP8. MLA prefill expands the latent to BF16 heads first,
-so its bound is the BF16 peak even over an FP8 cache.
+Operations that the served precision cannot speed up count at that precision's peak. A matrix runs at the FP8 peak where
+weights and activations have 8 bits, and at the FP4 peak where both have 4 and the chip has FP4 units; weights alone in
+4 bits are expanded to BF16 before the product. Attention runs at the FP8 peak only for GQA over an FP8 cache, which
+vLLM's kernels may compute in FP8. MLA prefill expands the latent to BF16 heads first, so its bound is the BF16 peak
+even over an FP8 cache.
 """
 
 from dataclasses import dataclass, replace
