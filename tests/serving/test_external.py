@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -83,10 +84,8 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_it_is_measured_and_left_running(
-    tmp_path: Path, model: Path, theirs: tuple[str, subprocess.Popen[bytes]]
-) -> None:
-    url, process = theirs
+def campaign(folder: Path, model: Path, url: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+    """Run a campaign on the server, to its report."""
     config = {
         "lengths": list(LENGTHS),
         "passes": 2,
@@ -98,33 +97,26 @@ def test_it_is_measured_and_left_running(
         # A machine busy with other tests makes clocks disagree.
         "measure": {"clock_tolerance": 100},
     }
-    (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            ROOT / "Snakefile",
-            "--configfile",
-            "campaign.yaml",
-            "--cores",
-            "1",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    (folder / "campaign.yaml").write_text(yaml.safe_dump(config | changes))
+    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--configfile", "campaign.yaml"]
+    return subprocess.run([*command, "--cores", "1"], cwd=folder, capture_output=True, text=True, timeout=1200)
+
+
+def cold_rows(results: Path, passes: int = 2) -> list[dict[str, Any]]:
+    points = [(length, index) for length in LENGTHS for index in range(1, passes + 1)]
+    files = [results / "measurements" / length / f"pass{index}.parquet" for length, index in points]
+    rows = [row for file in files for row in parquet.read_rows(file, schemas.MEASUREMENTS)]
+    return [row for row in rows if row["role"] == "cold"]
+
+
+def test_it_is_measured_and_left_running(
+    tmp_path: Path, model: Path, theirs: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    url, process = theirs
+    done = campaign(tmp_path, model, url)
     assert done.returncode == 0, done.stdout + done.stderr
     results = tmp_path / "results"
-    rows = [
-        row
-        for length in LENGTHS
-        for index in (1, 2)
-        for row in parquet.read_rows(results / "measurements" / length / f"pass{index}.parquet", schemas.MEASUREMENTS)
-        if row["role"] == "cold"
-    ]
+    rows = cold_rows(results)
     assert len(rows) == 4
     for row in rows:
         assert (row["status"], told(row)) == ("ok", ["contract_unproven"]), row["detail"]
@@ -141,3 +133,16 @@ def test_it_is_measured_and_left_running(
     assert not (results / ".run").exists(), "nothing of it is ours to end"
     assert process.poll() is None
     assert answers(url)
+
+
+def test_a_second_campaign_is_cold_too(
+    tmp_path: Path, model: Path, theirs: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    """The server keeps prefixes; only without a salt does it know the prompts of the campaign before."""
+    cached, once = {}, {"clock_tolerance": 100, "retry_doubtful": 0}
+    for name, prompt in (("a", {}), ("b", {}), ("c", {"salt": ""}), ("d", {"salt": ""})):
+        campaign(tmp_path, model, theirs[0], name=name, prompt=prompt, passes=1, measure=once)
+        rows = cold_rows(tmp_path / "results" / name, passes=1)
+        cached[name] = [row["cached_tokens"] for row in rows]
+    assert cached["a"] == cached["b"] == [0, 0]
+    assert all(cached["d"])
