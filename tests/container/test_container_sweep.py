@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from enginehere import CAMPAIGN, IMAGE, ROOT, Engine, python_mounts, wait_until
+from longctx.resources import VLLM_PLUGINS
 from longctx.storage import parquet, schemas
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(1800)]
@@ -28,6 +29,17 @@ BASE = {
     # A machine busy with other tests makes clocks disagree.
     "measure": {"clock_tolerance": 1e6},
 }
+
+
+def vllm_config(**changes: Any) -> dict[str, Any]:
+    """Return a campaign on the CPU's vLLM, which a container borrows from this host; skip where there is none."""
+    if not VLLM_PYTHON.exists():
+        pytest.skip("the CPU vLLM environment is missing (make setup)")
+    serve = {"python": str(VLLM_PYTHON), "kv_cache_dtype": "fp8_e4m3", "cpu_kv_cache_gib": 1, "enforce_eager": True}
+    serve["scope"] = "campaign"  # one start each: the stand-in's tests start and end a server for every point
+    mounts = python_mounts(VLLM_PYTHON)
+    borrowed = {"engine": "podman", "image": IMAGE, "python": str(VLLM_PYTHON), "pass_env": [], "mounts": mounts}
+    return {"serve": serve, "container": borrowed} | changes
 
 
 class Sweep:
@@ -66,30 +78,25 @@ class Sweep:
 @pytest.fixture(scope="module")
 def sweeps(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
     """Two campaigns whose configuration differs in `launcher` alone, both measured with vLLM."""
-    if not VLLM_PYTHON.exists():
-        pytest.skip("the CPU vLLM environment is missing (make setup)")
-    config = {
-        "lengths": list(LENGTHS),
-        "serve": {
-            "python": str(VLLM_PYTHON),
-            "kv_cache_dtype": "fp8_e4m3",
-            "cpu_kv_cache_gib": 1,
-            "enforce_eager": True,
-            "scope": "campaign",  # one start each: the stand-in's tests start and end a server for every point
-        },
-        "container": {
-            "engine": "podman",
-            "image": IMAGE,
-            "python": str(VLLM_PYTHON),
-            "pass_env": [],
-            "mounts": python_mounts(VLLM_PYTHON),
-        },
-    }
     made = {}
     for launcher, target in (("container", "report.md"), ("local", "summary.parquet")):
-        made[launcher] = Sweep(tmp_path_factory.mktemp(launcher), config | {"launcher": launcher})
+        config = vllm_config(lengths=list(LENGTHS), launcher=launcher)
+        made[launcher] = Sweep(tmp_path_factory.mktemp(launcher), config)
         made[launcher].run(target)
     return made
+
+
+@pytest.mark.serving
+def test_a_server_in_a_container_imports_the_connector_of_mode_sampled(podman: Engine, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, vllm_config(lengths=["8Ki"], modes=["sampled"], launcher="container"))
+    sweep.run("measurements/8Ki/sampled-pass1.parquet")
+    rows = parquet.read_rows(sweep.results / "measurements" / "8Ki" / "sampled-pass1.parquet")
+    samples = {row["role"]: (row["status"], row["claimed_tokens"], row["external_hit_tokens"]) for row in rows}
+    assert samples["sample_short"] == ("ok", 6144, 6144)
+    assert samples["sample_long"] == ("ok", 2048, 2048)
+    (server,) = parquet.read_rows(sweep.results / "servers" / "8Ki" / "sampled-pass1.parquet")
+    assert f"{VLLM_PLUGINS}:{VLLM_PLUGINS}:ro" in server["command"]
+    assert f"PYTHONPATH={VLLM_PLUGINS}" in server["command"]
 
 
 @pytest.mark.serving

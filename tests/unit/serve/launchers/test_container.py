@@ -12,6 +12,7 @@ from longctx.campaign.config import ContainerConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ServerError
 from longctx.processes.launch import Launch, Ownership
+from longctx.resources import VLLM_PLUGINS
 from longctx.serve.launchers import container, engines
 from longctx.serve.launchers.engines import Image
 
@@ -265,11 +266,32 @@ def test_the_first_engine_found_is_used_and_a_missing_one_is_named(monkeypatch: 
         engines.find_engine(None)
 
 
+@pytest.mark.parametrize(
+    ("own", "variables", "python_path"),
+    [("", {}, ""), ("/opt/site", {}, ":/opt/site"), ("/opt/site", {"PYTHONPATH": "/mine"}, ":/mine")],
+)
+def test_a_connector_of_ours_is_mounted_and_found_before_the_images_own_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, variables: dict[str, str], python_path: str
+) -> None:
+    image = Image("x", "sha256:1", "sha256:2", {}, own)
+    monkeypatch.setattr(container, "find_image", lambda engine, name: image)
+    ours = {"kv_connector": "ClaimedPrefixConnector", "kv_connector_module_path": "claimed_prefix"}
+    recipe = replace(RECIPE, kv_transfer_config=ours, env=variables)
+    made = launch(tmp_path, recipe, engine="podman").command
+    assert f"{VLLM_PLUGINS}:{VLLM_PLUGINS}:ro" in values(made, "--volume")
+    assert f"PYTHONPATH={VLLM_PLUGINS}{python_path}" in values(made, "--env")
+    apptainer = launch(tmp_path, recipe, engine="apptainer")
+    assert f"{VLLM_PLUGINS}:{VLLM_PLUGINS}:ro" in values(apptainer.command, "--bind")
+    assert apptainer.env["APPTAINERENV_PYTHONPATH"] == f"{VLLM_PLUGINS}{python_path}"
+    other = launch(tmp_path, engine="podman").command
+    assert not [text for text in other if str(VLLM_PLUGINS) in text], "only where the server needs it"
+
+
 PODMAN_IMAGE = {
     "Id": "aa11",
     "Digest": "sha256:bb22",
     "RepoDigests": ["localhost/x@sha256:bb22"],
-    "Config": {"Labels": {"longctx.build": "cc33"}},
+    "Config": {"Labels": {"longctx.build": "cc33"}, "Env": ["PATH=/bin", "PYTHONPATH=/opt/site", "EMPTY"]},
 }
 DOCKER_PULLED = {"Id": "sha256:aa11", "RepoDigests": ["vllm/vllm-openai@sha256:dd44"], "Config": {"Labels": None}}
 DOCKER_BUILT = {"Id": "sha256:aa11", "RepoDigests": [], "Config": {}}
@@ -287,7 +309,8 @@ DOCKER_BUILT = {"Id": "sha256:aa11", "RepoDigests": [], "Config": {}}
 def test_image_facts(monkeypatch: pytest.MonkeyPatch, facts: dict, digest: str, labels: dict) -> None:
     answer = subprocess.CompletedProcess([], 0, json.dumps([facts]), "")
     monkeypatch.setattr(engines, "run", lambda command: answer)
-    assert engines.find_image("podman", "x") == Image("x", "sha256:aa11", digest, labels)
+    python_path = "/opt/site" if facts is PODMAN_IMAGE else ""
+    assert engines.find_image("podman", "x") == Image("x", "sha256:aa11", digest, labels, python_path)
 
 
 @pytest.mark.process
