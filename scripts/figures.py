@@ -2,13 +2,14 @@
 """Draw a campaign's figures from its tables, as PNG and SVG."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import run_program
 from longctx.report.figures.draw import draw_all
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.curves import read_curve
+from longctx.results.curves import read_curves
 
 TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 
@@ -23,7 +24,10 @@ def main() -> None:
     args = parser.parse_args()
     tables = {table: getattr(args, table) for table in TABLES}
     results = CampaignResults.read(load(args.config_file), **tables)
-    print(*draw_all(results, [read_curve(path) for path in args.compare], args.out_dir), sep="\n")
+    others, faults = read_curves(args.compare)
+    for fault in faults:
+        print(f"warning: {fault}", file=sys.stderr)
+    print(*draw_all(results, others, args.out_dir), sep="\n")
 
 
 if __name__ == "__main__":

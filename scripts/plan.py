@@ -13,7 +13,7 @@ from longctx.errors import run_program
 from longctx.plan import model_plan
 from longctx.plan.campaign_plan import known_plan, measured_ttft, sampled_ttft
 from longctx.plan.text import plan_text, summary_line
-from longctx.report.figures import kv_cache
+from longctx.report.figures.draw import draw_kv_cache
 from longctx.storage import atomic, parquet, schemas
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     if args.figure:
         lengths = sorted({row["length"] for row in plan.rows})
         synthetic = campaign is not None and campaign.synthetic_weights
-        kv_cache.draw(plan.system, lengths, args.figure.with_suffix(""), synthetic_weights=synthetic)
+        draw_kv_cache(plan.system, lengths, args.figure.with_suffix(""), synthetic_weights=synthetic)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 """Write a campaign's Markdown and HTML reports from its tables; missing rungs are shown as missing."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import run_program
-from longctx.report.html import to_html
-from longctx.report.markdown import to_markdown
+from longctx.report.pages import write_reports
 from longctx.report.sections import report_input
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.curves import read_curve
-from longctx.storage.atomic import write_atomic
+from longctx.results.curves import read_curves
 
 TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 
@@ -30,12 +29,11 @@ def main() -> None:
     args = parser.parse_args()
     campaign = load(args.config_file)
     tables = {table: getattr(args, table) for table in TABLES}
+    others, faults = read_curves(args.compare)
     results = CampaignResults.read(campaign, **tables, validation=args.validation)
+    results = replace(results, damaged=(*results.damaged, *faults))
     command = args.command or f"snakemake --cores 1 --configfile {args.config_file}"
-    others = [read_curve(path) for path in args.compare]
-    report = report_input(campaign, results, others, args.figures, command)
-    write_atomic(args.md, to_markdown(report, args.md.parent).encode())
-    write_atomic(args.html, to_html(report, args.html.parent).encode())
+    write_reports(report_input(campaign, results, others, args.figures, command), args.md, args.html)
     print(args.md, args.html, sep="\n")
 
 

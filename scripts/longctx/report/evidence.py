@@ -163,12 +163,14 @@ def fits(results: CampaignResults) -> Table:
         ("Lengths", lambda fit: f"{format_length(fit['length_min'])}–{format_length(fit['length_max'])}"),
         ("Points", lambda fit: table_cells.count(fit["n"])),
         ("Fit", _formula),
-        ("R²", lambda fit: table_cells.number(fit["r2"], 5)),
+        ("R²", lambda fit: table_cells.number(fit.get("r2"), 5)),
     )
     return tabulate("Fits", columns, results.fits, "Least squares; the power law in log-log.")
 
 
 def _formula(fit: Row) -> str:
+    if fit.get("r2") is None:
+        return f"none: {fit.get('reason')}"
     if fit["name"] == "decode_line":
         return f"1 / decode = {fit['intercept_s'] * 1e3:.4g} ms + {fit['slope_s'] * 1e9:.4g} ns × L"
     deviation = f" ± {fit['exponent_std']:.3f}" if fit["exponent_std"] is not None else ""

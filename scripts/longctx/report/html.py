@@ -7,8 +7,10 @@ own policy forbids every request and every script but its one, so nothing that a
 import base64
 import hashlib
 import json
+import logging
 import os
 import re
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +28,7 @@ from longctx.report.mode import FigureSpec
 from longctx.report.sections import ReportInput
 from longctx.report.table_cells import NONE, Cell, Row, tabulate
 
+_log = logging.getLogger(__name__)
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -68,8 +71,15 @@ def anchor(point: tuple[str, int]) -> str:
 def figures(report: ReportInput) -> list[tuple[FigureSpec, Markup]]:
     """Return each figure that exists, with its inline SVG."""
     paths = [(figure, stem.with_suffix(".svg")) for figure, stem in report.figures]
-    texts = [(figure, path.read_text(encoding="utf-8")) for figure, path in paths if path.exists()]
-    return [(figure, Markup(inline_svg(text, figure.name, figure.caption))) for figure, text in texts]
+    return [(figure, _figure(figure, path)) for figure, path in paths if path.exists()]
+
+
+def _figure(figure: FigureSpec, path: Path) -> Markup:
+    try:
+        return Markup(inline_svg(path.read_text(encoding="utf-8"), figure.name, figure.caption))
+    except Exception as error:
+        _log.warning("figure %s is not in the page: %r", figure.name, error)
+        return Markup("<p>{}</p>").format(f"{path} cannot be shown: {error!r}")
 
 
 def inline_svg(svg: str, name: str, caption: str) -> str:
@@ -134,12 +144,14 @@ def raw_data(report: ReportInput, folder: Path) -> Markup:
         files = {name: quote(os.path.relpath(path, folder)) for name, path in paths.items() if path}
         rest = {name: value for name, value in row.items() if name not in hidden and value not in (None, [])}
         first = {name: rest[name] for name in FIRST_FIELDS if name in rest}
-        details.append({"files": files, "fields": {name: _full(name, value) for name, value in (first | rest).items()}})
+        fields = {name: _full(name, value) for name, value in (first | rest).items()}
+        details.append({"files": files, "fields": fields})
     return Markup(json.dumps(details, ensure_ascii=False).replace("<", "\\u003c"))
 
 
 def _full(name: str, value: Any) -> str:
     text = printable("\n".join(value) if isinstance(value, list) else plain(value), keep="\n")
     if name == "server_counters":
-        text = "\n".join(f"{counter}: {json.dumps(values)}" for counter, values in json.loads(text).items())
+        with suppress(ValueError, AttributeError):  # shown as it is
+            text = "\n".join(f"{counter}: {json.dumps(values)}" for counter, values in json.loads(text).items())
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " … (cut; the Parquet has all of it)"

@@ -1,5 +1,6 @@
 """The campaign in sentences: how far it got, what must not be overlooked, and what the numbers say."""
 
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 
 from longctx import units
@@ -27,22 +28,44 @@ def partial(results: CampaignResults) -> str:
 
 
 def alerts(results: CampaignResults) -> list[str]:
-    """Return what must not be overlooked: damaged files, lost checkpoints, contracts violated or not verified."""
-    texts = [f"Left out: {text}" for text in results.damaged]
-    texts += [
+    """Return what must not be overlooked: damaged files, lost checkpoints, contracts violated or not verified.
+
+    An alert that cannot be written says so; the others stay.
+    """
+    return _written(results, (_damaged, _lost_checkpoints, _contract, *(report_facet(m).alerts for m in results.modes)))
+
+
+def _damaged(results: CampaignResults) -> list[str]:
+    return [f"Left out: {text}" for text in results.damaged]
+
+
+def _lost_checkpoints(results: CampaignResults) -> list[str]:
+    return [
         f"{point_name(row)}: an earlier attempt left a checkpoint, but not one token was taken back from it; its disk"
         " and time were for nothing (is PYTHONHASHSEED fixed on every start?)"
         for row in results.rows
         if "no_external_hits" in summary.reasons_of(row)
     ]
+
+
+def _contract(results: CampaignResults) -> list[str]:
+    texts = []
     entries = contract_entries(results)
     if violated := sum(entry["ok"] is False for entry in entries):
         verb = "setting differs" if violated == 1 else "settings differ"
         texts.append(f"{violated} {verb} from what was asked for: see Contract")
     if unverified := {entry["setting"] for entry in entries if entry["ok"] is None and entry["asked"] is not None}:
         texts.append(f"Not proven by what the servers say: {', '.join(sorted(unverified))}: see Contract")
-    for mode in results.modes:
-        texts += report_facet(mode).alerts(results)
+    return texts
+
+
+def _written(results: CampaignResults, writers: Iterable[Callable[[CampaignResults], list[str]]]) -> list[str]:
+    texts: list[str] = []
+    for write in writers:
+        try:
+            texts += write(results)
+        except Exception as error:
+            texts.append(f"A sentence could not be written ({write.__name__.strip('_')}: {error!r}).")
     return texts
 
 
@@ -53,12 +76,7 @@ def narrative(results: CampaignResults) -> list[str]:
     """
     facets = [report_facet(mode) for mode in results.modes]
     reach, gain = [facet.reach for facet in facets], [facet.gain for facet in facets]
-    texts: list[str] = []
-    for write in (*reach, _stitched, _growth, *gain, _limit, _capacity):
-        try:
-            texts += write(results)
-        except Exception as error:
-            texts.append(f"A sentence could not be written ({write.__name__.strip('_')}: {error!r}).")
+    texts = _written(results, (*reach, _stitched, _growth, *gain, _limit, _capacity))
     unproven = "Requests were answered, but none has a value that is proven: see the marks."
     return texts or [unproven if any(row["n"] for row in results.summary) else "Nothing has been measured yet."]
 
@@ -74,7 +92,7 @@ def _stitched(results: CampaignResults) -> list[str]:
 
 
 def _growth(results: CampaignResults) -> list[str]:
-    fits = {fit["name"]: fit for fit in reversed(results.fits)}
+    fits = {fit["name"]: fit for fit in reversed(results.fits) if fit.get("exponent") is not None}
     fit = fits.get("ttft_power_long") or fits.get("ttft_power")
     if fit is None:
         return []

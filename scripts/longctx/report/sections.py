@@ -45,9 +45,14 @@ def report_input(
 ) -> ReportInput:
     """Compare a campaign's results with other runs; `figures` is the folder in which draw_all left its files."""
     ours, threshold = curve_from_summary(results.summary), float(campaign.config.compare_threshold)
-    comparisons = [compare(ours, other, threshold=threshold) for other in others]
     counted = [other for other in others if ours.gpu_count and other.gpu_count not in (None, 0, ours.gpu_count)]
-    comparisons += [compare(ours, other, threshold=threshold, normalise=True) for other in counted]
+    comparisons, faults = [], []
+    for other, normalise in [*((other, False) for other in others), *((other, True) for other in counted)]:
+        try:
+            comparisons.append(compare(ours, other, threshold=threshold, normalise=normalise))
+        except Exception as error:
+            faults.append(f"the comparison with {other.name} could not be made: {error!r}")
+    results = replace(results, damaged=(*results.damaged, *faults))
     stems = [(figure, figures / figure.name) for figure in shown_figures(results, others)]
     return ReportInput(results, comparisons, stems, command, git_revision(), campaign.results)
 

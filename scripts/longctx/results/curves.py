@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longctx.campaign.mode import COLD_MODE
-from longctx.errors import DataError
+from longctx.errors import DataError, LongctxError
 from longctx.plan import published_curves
 from longctx.plan.published_curves import Limit
 from longctx.results.statistics import Description
@@ -126,6 +126,17 @@ def read_curve(path: Path | str) -> RunCurve:
     if missing := [name for name in PUBLISHED_COLUMNS if name not in columns]:
         raise DataError(f"{path}: columns missing for a comparison: {', '.join(missing)}")
     return _published_curve(rows, published_curves.notes(lines), path)
+
+
+def read_curves(paths: Iterable[Path]) -> tuple[list[RunCurve], list[str]]:
+    """Return the curves that can be read, and a sentence about each file that cannot: it costs its comparison alone."""
+    curves, faults = [], []
+    for path in paths:
+        try:
+            curves.append(read_curve(path))
+        except Exception as error:
+            faults.append(str(error) if isinstance(error, LongctxError) else f"{path}: cannot be read: {error!r}")
+    return curves, faults
 
 
 def _published_curve(rows: Sequence[Mapping[str, str]], notes: Mapping[str, str], path: Path) -> RunCurve:

@@ -92,7 +92,9 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     # Centred: lengths that are far from 0 cost no digits.
     line = linregress(np.asarray(x) - x_mean, np.asarray(y) - y_mean)
     slope, slope_std = float(line.slope), float(line.stderr) if len(x) > 2 else None
-    r2 = float(line.rvalue**2) if len(set(y)) > 1 else 1.0
+    r2 = float(line.rvalue**2)
+    if len(set(y)) == 1:  # a level line through every point, of which scipy says NaN
+        slope_std, r2 = (0.0 if len(x) > 2 else None), 1.0
     return LinearFit(y_mean - slope * x_mean, slope, slope_std, r2, len(x))
 
 

@@ -7,6 +7,7 @@ is in no mean: `n_late` counts the rows whose TTFT is one.
 Nothing is dropped for being far off: outliers are counted.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,12 +53,22 @@ def summarise(
     summary = _with_bounds(to_frame(to_rows(summary, schemas.SUMMARY), schemas.SUMMARY), plan_rows)
     summarised = to_rows(summary, schemas.SUMMARY)
     for row in summarised:
-        facet = results_facet(row["mode"])
-        row |= facet.columns([one for one in rows if all(one[name] == row[name] for name in KEY)])
-        if price:
-            decode_s_per_mtok = 1e6 / row["decode_tok_s_mean"] if row["decode_tok_s_mean"] else None
-            row |= {"usd_per_mtok_out": price.usd(decode_s_per_mtok), **facet.costs(row, price)}
+        try:
+            row |= _further_columns(row, [one for one in rows if all(one[name] == row[name] for name in KEY)], price)
+        except Exception as error:
+            point = f"{row['mode']} {format_length(row['length'])}"
+            logging.getLogger(__name__).warning("%s: the mode's columns and costs stay empty: %r", point, error)
     return summarised
+
+
+def _further_columns(row: Row, rows: Sequence[Row], price: Price | None) -> dict[str, Any]:
+    """Return the columns of a summary row that its mode brings, and its costs; `rows`: those behind it."""
+    facet = results_facet(row["mode"])
+    columns = dict(facet.columns(rows))
+    if price:
+        decode_s_per_mtok = 1e6 / row["decode_tok_s_mean"] if row["decode_tok_s_mean"] else None
+        columns |= {"usd_per_mtok_out": price.usd(decode_s_per_mtok), **facet.costs({**row, **columns}, price)}
+    return columns
 
 
 def _aggregates(rows: Sequence[Row], points: Sequence[Key], expected: Mapping[Key, int]) -> dict[str, list[Any]]:

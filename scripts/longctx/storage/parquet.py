@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from longctx.errors import DataError
 from longctx.storage.atomic import write_atomic
 from longctx.storage.provenance import FORMAT_VERSION, file_labels
-from longctx.storage.schemas import MEASUREMENTS, MEMORY_FACTS, PLAN, PROGRESS, SERVERS, SUMMARY
+from longctx.storage.schemas import FITS, MEASUREMENTS, MEMORY_FACTS, PLAN, PROGRESS, SERVERS, SUMMARY
 
 # Nullable columns that were added later, by table: a file without them is valid, and they read as null.
 ADDED = (
@@ -20,7 +20,7 @@ ADDED = (
     (SUMMARY, "n_late"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
     (SUMMARY, "ttft_estimate_s"), (SUMMARY, "ttft_estimate_low_s"), (SUMMARY, "ttft_estimate_high_s"),
-    (SUMMARY, "ttft_estimate_samples"), (PLAN, "kv_budget_bytes_per_rank"),
+    (SUMMARY, "ttft_estimate_samples"), (FITS, "reason"), (PLAN, "kv_budget_bytes_per_rank"),
     *((SUMMARY, name) for name in MEMORY_FACTS),
     *((table, name) for table in (SERVERS, MEASUREMENTS) for name in MEMORY_FACTS[1:]),
 )  # fmt: skip

@@ -100,9 +100,10 @@ CHUNKS = _schema(
     elapsed_s=_F, error_s=_F, source=_S, mark=_S, sampled_s=_F,
 )  # fmt: skip
 # One row per fitted curve of a mode, over its lengths: `name` is ttft_power, ttft_power_long or decode_line.
+# reason: why there are no numbers.
 FITS = _schema(
     campaign=_S, mode=_S, name=_S, formula=_S, n=_I, length_min=_I, length_max=_I,
-    coefficient=_F, exponent=_F, exponent_std=_F, intercept_s=_F, slope_s=_F, slope_std_s=_F, r2=_F,
+    coefficient=_F, exponent=_F, exponent_std=_F, intercept_s=_F, slope_s=_F, slope_std_s=_F, r2=_F, reason=_S,
 )  # fmt: skip
 # One row per metric, length and other run: ratio = ours / theirs, its interval, and the verdict.
 COMPARISON = _schema(

@@ -11,8 +11,9 @@ import makereport
 import makerows
 import pytest
 from longctx.campaign import campaign
+from longctx.errors import DataError
 from longctx.lengths import format_length
-from longctx.report import evidence, faults, narrative, provenance, sections, table_cells
+from longctx.report import evidence, faults, narrative, pages, provenance, sections, table_cells
 from longctx.report.html import to_html
 from longctx.report.markdown import to_markdown
 from longctx.report.mode import report_facet
@@ -376,6 +377,42 @@ def test_a_section_that_fails_costs_itself(report: ReportInput, monkeypatch: pyt
     assert {"## Cost", "## Two clocks", "## Contract"} <= set(text.splitlines())
 
 
+@pytest.mark.parametrize("fails", ["to_markdown", "to_html"])
+def test_a_report_that_fails_costs_itself(
+    fails: str, report: ReportInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> str:
+        raise RecursionError("<deep>")
+
+    monkeypatch.setattr(pages, fails, fail)
+    pages.write_reports(report, tmp_path / "report.md", tmp_path / "report.html")
+    texts = {path.suffix: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    lost, other = (".md", ".html") if fails == "to_markdown" else (".html", ".md")
+    assert "could not be made: RecursionError" in texts[lost]
+    assert "<deep>" not in texts[".html"]
+    assert "Contract" in texts[other]
+    assert "could not be made" in caplog.text
+    monkeypatch.setattr(pages, "to_markdown", fail)
+    monkeypatch.setattr(pages, "to_html", fail)
+    with pytest.raises(DataError, match="RecursionError"):
+        pages.write_reports(report, tmp_path / "report.md", tmp_path / "report.html")
+
+
+def test_an_alert_that_fails_costs_itself(results: CampaignResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrative, "_contract", broken)
+    alerts = narrative.alerts(replace(results, damaged=("one.parquet",)))
+    assert "Left out: one.parquet" in alerts
+    assert "A sentence could not be written (broken: KeyError('no such column'))." in alerts
+
+
+def test_a_fit_without_numbers_is_shown_with_its_reason(results: CampaignResults) -> None:
+    lost = {"campaign": "h200", "mode": "prefill", "name": "ttft_power", "n": 3, "length_min": 4095, "length_max": 4097}
+    lost |= dict.fromkeys(("coefficient", "exponent", "exponent_std", "intercept_s", "slope_s", "slope_std_s", "r2"))
+    found = replace(results, fits=[lost | {"reason": "too near"}])
+    assert "none: too near" in str(texts(evidence.fits(found)))
+    assert not any("grows as" in sentence for sentence in narrative.narrative(found))
+
+
 def broken(results: CampaignResults) -> table_cells.Table:
     raise KeyError("no such column")
 
@@ -418,6 +455,24 @@ def test_the_scripts_go_from_rows_to_reports(tmp_path: Path) -> None:
     assert (results / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert parquet.read_rows(results / "summary.parquet", schemas.SUMMARY)[0]["n_missing"] == 1
     assert (results / "figures" / "ttft.svg").exists()
+
+
+@pytest.mark.process
+def test_a_run_to_compare_with_that_cannot_be_read_costs_its_comparison_alone(tmp_path: Path) -> None:
+    write_campaign(tmp_path)
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    compare = ("--compare", "torn.parquet", "other.csv", str(ROOT / "resources" / "results" / "mi355x-published.csv"))
+    tables = [word for name in TABLES for word in (f"--{name}", f"results/small/{name}.parquet")]
+    reports = ("--figures", FIGURES, "--md", "results/small/report.md", "--html", "results/small/report.html")
+    assert run("summary.py", tmp_path, *ROWS).returncode == 0
+    for script, arguments in (("figures.py", ("--out-dir", FIGURES)), ("report.py", reports)):
+        done = run(script, tmp_path, *tables, *compare, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    text = (tmp_path / "results" / "small" / "report.md").read_text(encoding="utf-8")
+    assert "Left out: compare: torn.parquet is no summary" in text
+    assert "Left out: other.csv: columns missing for a comparison" in text
 
 
 @pytest.mark.process

@@ -62,3 +62,52 @@ def test_the_longest_four_are_fitted_alone_where_two_more_are_left_out(lengths: 
         for i in range(lengths)
     ]
     assert {fit["name"] for fit in fits.fits(rows)} == fitted
+
+
+def timed(times: dict[int, float], mode: str = "prefill") -> list[dict[str, Any]]:
+    return [{"mode": mode, "length": n, "ttft_s_mean": t, "decode_tok_s_mean": 10.0} for n, t in times.items()]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {65535: 120.9, 65536: 120.0, 65537: 120.0},
+        {4095: 0.1, 4096: 0.11, 4097: 0.1},
+        {4095: 1e-9, 4096: 1.0, 4097: 1e9},
+        {100_000: 1.0, 110_000: 1.1, 120_000: 1.3, 130_000: 1.4},
+    ],
+    ids=str,
+)
+def test_neighbouring_lengths_have_no_fit_but_a_reason(times: dict[int, float]) -> None:
+    found = {fit["name"]: fit for fit in fits.fits(timed(times))}
+    for fit in found.values():
+        assert "span less than a factor of 2" in fit["reason"]
+        assert fit.get("coefficient") is fit.get("exponent") is fit.get("r2") is fit.get("slope_s") is None
+    assert (found["ttft_power"]["n"], found["ttft_power"]["length_min"]) == (len(times), min(times))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {2**39: 1e-300, 2**40: 1.0, 2**41: 1e300},
+        {2**39: 1e300, 2**40: 1.0, 2**41: 1e-300},
+        {1: 1.0, 2: 5e-324, 4: 1e308},
+    ],
+    ids=["too small", "too large", "denormal"],
+)
+def test_a_fit_beyond_all_numbers_costs_itself(times: dict[int, float]) -> None:
+    found = {fit["name"]: fit for fit in fits.fits(timed(times))}
+    power = found["ttft_power"]
+    assert power.get("coefficient") is None or 0 < power["coefficient"] < 1e308
+    assert (power.get("coefficient") is None) == ("the fit failed" in (power.get("reason") or ""))
+    assert found["decode_line"]["intercept_s"] == pytest.approx(0.1)
+
+
+def test_a_fit_that_raises_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("no such line")
+
+    monkeypatch.setattr(fits, "_decode_line", fail)
+    found = {fit["name"]: fit for fit in fits.fits(timed({1024: 0.1, 2048: 0.2, 4096: 0.4}))}
+    assert found["decode_line"]["reason"] == "the fit failed: ZeroDivisionError: no such line"
+    assert found["ttft_power"]["exponent"] == pytest.approx(1.0)

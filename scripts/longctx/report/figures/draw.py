@@ -7,11 +7,14 @@ files. A figure without data is drawn all the same and says why it is empty; the
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from longctx.campaign.mode import MODES
+from longctx.plan.system import System
+from longctx.report.figures.placeholder import draw_or_explain
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
 from longctx.results.curves import METRICS, RunCurve
@@ -83,20 +86,38 @@ def draw_all(results: CampaignResults, others: Sequence[RunCurve], out_dir: Path
     Older files of figures that the campaign no longer has are removed. A figure that cannot be drawn says so in its own
     file and in the log; the others are drawn.
     """
-    from longctx.report import style
-
     out, written = Path(out_dir), list[str]()
     for figure in _figures(results, others):
         if figure.draw:
-            with style.theme():
-                try:
-                    drawn = figure.draw(results, others) if figure.shows(results, others) else figure.empty
-                except Exception as error:
-                    drawn = f"this figure could not be drawn: {type(error).__name__}"
-                    logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
-                if isinstance(drawn, str):
-                    drawn = style.empty_figure(figure.caption, results.subtitle, drawn)
-                written += map(str, style.save(drawn, out / figure.name))
+            draw = partial(_draw, figure, results, others, out / figure.name)
+            written += map(str, draw_or_explain(out / figure.name, figure.caption, draw))
     for name in set(figure_files(MODES, True)) - {Path(path).name for path in written}:
         (out / name).unlink(missing_ok=True)
     return written
+
+
+def _draw(figure: FigureSpec, results: CampaignResults, others: Sequence[RunCurve], stem: Path) -> None:
+    """Draw and save one figure; one that fails or has nothing to show is an empty one that says so."""
+    from longctx.report import style
+
+    with style.theme():
+        try:
+            assert figure.draw is not None
+            drawn = figure.draw(results, others) if figure.shows(results, others) else figure.empty
+        except Exception as error:
+            drawn = f"this figure could not be drawn: {type(error).__name__}"
+            logging.getLogger(__name__).warning("figure %s could not be drawn: %r", figure.name, error)
+        if isinstance(drawn, str):
+            drawn = style.empty_figure(figure.caption, results.subtitle, drawn)
+        style.save(drawn, stem)
+
+
+def draw_kv_cache(system: System, lengths: Sequence[int], stem: Path, *, synthetic_weights: bool) -> list[Path]:
+    """Draw the plan's figure as `stem`.png and `stem`.svg, or write there why it could not be drawn."""
+
+    def draw() -> None:
+        from longctx.report.figures import kv_cache
+
+        kv_cache.draw(system, lengths, stem, synthetic_weights=synthetic_weights)
+
+    return draw_or_explain(stem, "KV cache of one sequence against context length", draw)

@@ -151,7 +151,7 @@ def _draw_bounds(plot: _Plot, run: RunCurve, others: Sequence[RunCurve]) -> None
 def _draw_fit(axes: Axes, all_fits: Sequence[Row], metric: str) -> None:
     """Draw the fitted curve, dotted: the power law of TTFT, or decode from its linear time per token."""
     names = ("ttft_power_long", "ttft_power") if metric == "ttft_s" else ("decode_line",)
-    fits = [fit for name in names for fit in all_fits if fit["name"] == name]
+    fits = [fit for name in names for fit in all_fits if fit["name"] == name and fit.get("r2") is not None]
     if not fits:
         return
     fit = max(fits, key=itemgetter("length_max"))

@@ -357,6 +357,43 @@ def test_a_figure_that_fails_costs_itself(
     assert "limits" in [figure.name for figure in draw.shown_figures(results, [])]
 
 
+def test_a_figure_that_cannot_be_saved_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save = style.save
+
+    def fail(figure: Any, stem: Path) -> list[Path]:
+        if stem.name == "decode":
+            raise MemoryError("too many pixels")
+        return save(figure, stem)
+
+    monkeypatch.setattr(style, "save", fail)
+    results = campaign()
+    written = draw.draw_all(results, [], tmp_path)
+    assert [Path(path).name for path in written] == draw.figure_files(results.modes, compares=False)
+    assert "could not be drawn: MemoryError: too many pixels" in (tmp_path / "decode.svg").read_text()
+    assert "figure decode could not be drawn" in caplog.text
+    assert mpl.image.imread(tmp_path / "decode.png").shape[:2] == (1, 1)
+    assert mpl.image.imread(tmp_path / "ttft.png").shape[0] > 100
+
+
+WITHOUT_MATPLOTLIB = """
+import sys
+sys.modules["matplotlib"] = None
+from longctx.report.figures import draw
+from longctx.results.campaign_results import CampaignResults
+print(*draw.draw_all(CampaignResults("empty"), [], sys.argv[1]), sep="\\n")
+"""
+
+
+@pytest.mark.process
+def test_without_matplotlib_every_figure_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_MATPLOTLIB, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [Path(line).name for line in done.stdout.splitlines()] == draw.figure_files([], compares=False)
+    assert "could not be drawn: ModuleNotFoundError" in (tmp_path / "ttft.svg").read_text()
+
+
 def test_the_theme_changes_nothing_outside() -> None:
     before = dict(mpl.rcParams)
     with style.theme():
