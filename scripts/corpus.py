@@ -30,7 +30,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     build_parser = commands.add_parser("build", help="tokenize a corpus into one stream")
     add_option = build_parser.add_argument
-    add_option("--corpus", default=sources.STDLIB, help="'stdlib' or a folder of source trees")
+    add_option("--corpus", default=sources.PACKAGES, help="'packages', 'stdlib' or a folder of source trees")
     add_option("--manifest", help="a manifest whose repositories, in its order, are taken from the folder")
     add_tokenizer_arguments(build_parser)
     add_option("--tokens", type=parse_length, required=True, help="tokens of the longest prompt, like 64Mi")

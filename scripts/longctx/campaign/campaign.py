@@ -111,7 +111,7 @@ class Campaign:
 
     @property
     def corpus_arguments(self) -> list[str]:
-        """Command-line arguments that name the corpus: 'stdlib', a folder, or a manifest with its folder."""
+        """Command-line arguments that name the corpus: 'packages', 'stdlib', a folder, or a manifest and a folder."""
         corpus = self.config.corpus
         if corpus.source.endswith((".yaml", ".yml")):
             return ["--corpus", corpus.folder, "--manifest", corpus.source]

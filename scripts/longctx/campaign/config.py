@@ -188,8 +188,9 @@ class HardwareConfig(Section):
 class CorpusConfig(Section):
     """The text that prompts are made of."""
 
-    source: str = "stdlib"
-    """'stdlib' (this Python's library), a folder of source trees, or a manifest .yaml."""
+    source: str = "packages"
+    """'packages' (pinned Python packages, the same on every machine), 'stdlib' (this Python's library, other prompts
+    with each Python), a folder of source trees, or a manifest .yaml."""
     folder: str = Field("corpus", description="Where a manifest's repositories lie.")
 
 

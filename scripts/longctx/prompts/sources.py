@@ -14,7 +14,11 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from longctx.errors import PromptError
+from longctx.prompts import pinned_packages
 
+# The default corpus: the Python files of pinned packages, the same bytes on every machine and Python.
+PACKAGES = "packages"
+# The standard library of the Python at hand: another corpus with each Python, patch releases included.
 STDLIB = "stdlib"
 PIECE_CHARS = 16_384
 MAX_FILE_BYTES = 4 << 20
@@ -44,12 +48,13 @@ _SPLIT = re.compile(r"(?<=\S)\n(?=[\w\[@#])")
 
 @dataclass(frozen=True, slots=True)
 class CorpusSpec:
-    """`path`: 'stdlib' or a folder; a folder with files of its own is one repository, otherwise each subfolder is.
+    """`path`: 'packages', 'stdlib' or a folder.
 
-    `repositories` picks and orders the subfolders; empty takes all, by name.
+    A folder with files of its own is one repository, otherwise each subfolder is. `repositories` picks and orders the
+    subfolders; empty takes all, by name.
     """
 
-    path: str = STDLIB
+    path: str = PACKAGES
     repositories: tuple[str, ...] = ()
 
     @classmethod
@@ -84,6 +89,8 @@ class Corpus:
 
 
 def _repositories(spec: CorpusSpec) -> list[tuple[str, Path]]:
+    if spec.path == PACKAGES:
+        return [(package.name, package.folder()) for package in pinned_packages.read()]
     if spec.path == STDLIB:
         return [(f"python{sysconfig.get_python_version()}", Path(sysconfig.get_paths()["stdlib"]))]
     root = Path(spec.path).expanduser()
@@ -156,12 +163,16 @@ def read_text(path: Path) -> str | None:
 
 
 def scan(spec: CorpusSpec) -> Corpus:
-    """Choose and order the files of a corpus by their names; PromptError where none of them has text."""
+    """Choose and order the files of a corpus by their names.
+
+    PromptError where none of them has text, and where pinned packages have other files than the pinned ones.
+    """
     files: list[SourceFile] = []
     left_out: list[str] = []
     digest = hashlib.sha256()
     for repository, root in _repositories(spec):
-        for name in sorted(_candidates(root), key=lambda path: (signal_rank(path), len(path.parts), str(path))):
+        names = pinned_packages.same_everywhere(_candidates(root)) if spec.path == PACKAGES else _candidates(root)
+        for name in sorted(names, key=lambda path: (signal_rank(path), len(path.parts), str(path))):
             # By its bytes: the same name in every locale.
             label = os.fsencode(f"{repository}/{name}")
             if not _is_utf8(label):
@@ -171,6 +182,8 @@ def scan(spec: CorpusSpec) -> Corpus:
                 files.append(SourceFile(shown_repository, shown_name, root / name))
                 digest.update(f"{shown_repository}\n{shown_name}\n{len(data)}\n".encode())
                 digest.update(data)
+    if spec.path == PACKAGES:
+        pinned_packages.check(digest.hexdigest())
     if not any(read_text(file.path) for file in files):
         raise PromptError(f"corpus: no source files with text in {spec.path}; it takes files like .py, .md, .c, .toml")
     return Corpus(tuple(files), digest.hexdigest(), tuple(left_out))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from longctx.prompts.sources import STDLIB, Corpus, CorpusSpec, repository_texts, scan
+from longctx.prompts.sources import PACKAGES, STDLIB, Corpus, CorpusSpec, repository_texts, scan
 from longctx.prompts.tokenizers import Tokenizer
 from longctx.storage.token_file import Ids, TokenFileWriter
 
@@ -46,7 +46,9 @@ def build_stream(
             if out.tokens == n_tokens:
                 break
         name = (
-            STDLIB if source.path == STDLIB else os.fsencode(Path(source.path).resolve().name).decode(errors="replace")
+            source.path
+            if source.path in (PACKAGES, STDLIB)
+            else os.fsencode(Path(source.path).resolve().name).decode(errors="replace")
         )
         out.metadata |= {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
         out.metadata |= {"vocab_size": str(tokenizer.vocab_size), "corpus": name, "corpus_hash": corpus.sha256}
