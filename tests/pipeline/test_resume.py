@@ -257,8 +257,11 @@ def test_nothing_that_took_long_is_measured_again_unasked(measured: Pipeline, mo
     assert refused.code != 0
     assert refused.jobs["measure"] == 0
     sentence = next(line for line in refused.said if "hours" in line)
-    assert "512/pass1: 11.2 h (11.20 hours) of finished requests would be measured again" in sentence
-    assert "since serve.max_num_batched_tokens: None -> 4096. Nothing is started." in sentence
+    assert (
+        "256/pass1, 512/pass1: finished requests that took 11.2 h (11.20 hours) with their servers' starts would be"
+        in sentence
+    )
+    assert "measured again, since serve.max_num_batched_tokens: None -> 4096. Nothing is started." in sentence
     assert "LONGCTX_MEASURE_AGAIN=1" in sentence
     assert "Traceback" not in refused.output
     assert {path: path.read_bytes() for path in measured.results.glob("measurements/*/*")} == parquets
@@ -289,6 +292,6 @@ def test_another_prompt_sets_nothing_aside_that_took_long(measured: Pipeline) ->
     (measured.results / "servers" / "512" / "pass1.parquet").unlink()
     refused = measured.run("results/measurements/512/pass1.parquet")
     assert refused.code != 0
-    assert "of finished requests would be measured again, since prompt_sha256: " in refused.output
+    assert "would be measured again, since prompt_sha256: " in refused.output
     assert lengths(measured) == [256, 512]
     assert not (measured.results / "journal" / "512" / "superseded").exists()

@@ -26,11 +26,13 @@ def test_a_checkout_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
     pipeline.nothing_left()
 
 
-def test_braces_in_the_checkout_s_path_are_refused_in_one_sentence(measured_folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(measured_folder, tmp_path / "a{b}", symlinks=True)
-    refused = Pipeline(tmp_path / "a{b}").run("-n")
+@pytest.mark.parametrize("name", ["a{b}", "10:30"])
+def test_what_no_path_may_have_is_refused_in_one_sentence(name: str, measured_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(measured_folder, tmp_path / name, symlinks=True)
+    refused = Pipeline(tmp_path / name).run("-n")
     assert refused.code == 1
-    assert "Snakemake takes braces in a path for wildcards; move the folder" in refused.output
+    assert "in a path cannot be used" in refused.output
+    assert "move or rename the folder" in refused.output
     assert "Traceback" not in refused.output
 
 
@@ -42,6 +44,22 @@ def test_the_shell_s_backend_and_a_full_tmp_stop_nothing(prepared: Pipeline, mon
     done = prepared.run()
     assert done.code == 0, done.output
     assert done.jobs["figures"] == done.jobs["make_plan"] == done.jobs["report"] == 1
+
+
+def test_a_plan_that_dies_stops_the_run_before_the_measurement(prepared: Pipeline) -> None:
+    (prepared.results / "plan.parquet").unlink()
+    script = prepared.folder / "scripts" / "plan.py"
+    sound = script.read_text(encoding="utf-8")
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", encoding="utf-8")
+    stopped = prepared.run()
+    assert stopped.code != 0
+    assert prepared.requests() == []
+    assert "the plan failed, so nothing is measured; results/logs/plan.log says why" in stopped.output
+    assert not list(prepared.results.glob("journal/*/*.jsonl"))
+    script.write_text(sound, encoding="utf-8")
+    done = prepared.run("results/summary.parquet")
+    assert done.code == 0, done.output
+    assert [length for length, _ in prepared.requests()] == [256, 512]
 
 
 def test_every_unit_of_a_length_names_a_file(prepared: Pipeline) -> None:

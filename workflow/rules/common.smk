@@ -11,7 +11,7 @@ from longctx.campaign import campaign as campaigns
 from longctx.campaign.point import RUN_PATTERN, parse_point
 from longctx.errors import LongctxError
 from longctx.lengths import NAME_PATTERN, format_length, parse_length
-from longctx.plan.campaign_plan import plan_path, planned, save_plan
+from longctx.plan.campaign_plan import failed_plan_path, plan_path, planned, save_plan
 from longctx.plan.plan_table import PlanTable
 from longctx.processes import job_owner
 from longctx.progress import console_log
@@ -21,10 +21,11 @@ from longctx.run.node_request import NodeRequest
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
-for path in (workflow.basedir, sys.executable):
-    if "{" in str(path) or "}" in str(path):
+for path in map(str, (workflow.basedir, Path.cwd(), sys.executable)):
+    if wrong := [sign for sign in "{}:" if sign in path]:
         raise WorkflowError(
-            f"{path}: Snakemake takes braces in a path for wildcards; move the folder"
+            f"{path}: {' and '.join(wrong)} in a path cannot be used (Snakemake takes braces for wildcards; a colon"
+            " separates folders in PYTHONPATH and in a container's mounts); move or rename the folder"
         )
 # A dry run writes nothing into the results.
 DRY_RUN = workflow.output_settings.dryrun
@@ -63,7 +64,8 @@ shell.prefix(
     f" PYTHON={'python' if with_conda else shlex.quote(sys.executable)};"
     f" SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'scripts'))};"
     f" CONFIG_FILE={shlex.quote(str(CONFIG_FILE))};"
-    f" PLAN_FILE={shlex.quote(str(PLAN_FILE))}; "
+    f" PLAN_FILE={shlex.quote(str(PLAN_FILE))};"
+    f" PLAN_FAILED={shlex.quote(str(failed_plan_path(CAMPAIGN)))}; "
 )
 # Nothing is made for a model that exists already.
 MODEL_FILES = (

@@ -43,3 +43,5 @@ rule make_plan:
         " --text {output.text:q}"
         " --figure {output.png:q}"
         " 2> >(tee {log:q} >&2)"
+        # No job depends on the plan, and others go on: measure.py looks here before it starts a server.
+        ' || {{ echo "$LONGCTX_RUN" > "$PLAN_FAILED"; exit 1; }}'

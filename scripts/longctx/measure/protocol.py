@@ -21,7 +21,7 @@ from longctx.errors import ServerError
 from longctx.measure import checkpoints, kv_limit
 from longctx.measure.mode import MeasureFacet, measure_facet
 from longctx.measure.point_record import PointRecord, exclusive, past_rows
-from longctx.measure.refusals import Refusal, Refusals
+from longctx.measure.refusals import Refusal, Refusals, refuse_without_plan
 from longctx.measure.remeasure import refuse_unasked
 from longctx.measure.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
@@ -47,6 +47,7 @@ def measure(
     prompts, validations: the files by length. LongctxError is raised only where all measuring is pointless (full disk,
     second run); the failure of a point is a row.
     """
+    refuse_without_plan(campaign)
     with ending_with_owner(), exclusive(campaign, points), closing(Display(campaign, say)) as display:
         records, sha256 = {}, {length: variants.read_sha(path) for length, path in prompts.items()}
         refuse_unasked(campaign, sorted(points), plan, sha256)

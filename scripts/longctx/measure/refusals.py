@@ -1,15 +1,26 @@
 """Reasons not to try a point: by the prompt's validation, the plan, the disk, or the server that was started."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.point import Point
+from longctx.errors import LongctxError
 from longctx.measure import checkpoints, kv_limit
+from longctx.plan.campaign_plan import failed_plan_path
 from longctx.plan.plan_table import PlanTable
 from longctx.serve.server import Server
 from longctx.storage import parquet, schemas
+
+
+def refuse_without_plan(campaign: Campaign) -> None:
+    """Raise LongctxError where the plan of this Snakemake run failed: its summary and reports could not be made."""
+    run, note = os.environ.get(kv_limit.RUN_VARIABLE), failed_plan_path(campaign)
+    if run and note.is_file() and note.read_text(encoding="utf-8").strip() == run:
+        log = campaign.results / "logs" / "plan.log"
+        raise LongctxError(f"the plan failed, so nothing is measured; {log} says why. `snakemake plan` tries it alone")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,14 @@ DURATIONS = ("e2e_s", "ttft_s", "prefill_s", "stitched_prefill_s", "resumed_ttft
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A point whose finished requests do not belong to the campaign any more. seconds: what they took; `why`: since."""
+    """A point whose finished requests do not belong to the campaign any more; `why` says what changed.
+
+    seconds: what they and their warm-up took. starts_s: how long each of its servers took to start, by the time of it.
+    """
 
     point: Point
     seconds: float
+    starts_s: dict[str, float]
     why: str
 
 
@@ -61,16 +65,20 @@ def refuse_unasked(
     if os.environ.get(ALLOW_VARIABLE, "").lower() not in ("", "0", "false", "no"):
         return
     losses = list(_losses(campaign, points, plan, prompts))
-    if (seconds := sum(loss.seconds for loss in losses)) <= UNASKED_S:
+    starts_s: dict[str, float] = {}
+    for loss in losses:
+        starts_s |= loss.starts_s  # a server of several points started once
+    seconds = sum(loss.seconds for loss in losses) + sum(starts_s.values())
+    if seconds <= UNASKED_S:
         return
     names = ", ".join(loss.point.name for loss in losses[:6]) + (", …" if len(losses) > 6 else "")
     why = "; ".join(dict.fromkeys(loss.why for loss in losses))
     if "prompt_sha256" in why:
         why += " (another corpus, prompt shape or tokenizer gives another prompt)"
     raise LongctxError(
-        f"{names}: {human_seconds(seconds)} ({seconds / 3600:.2f} hours) of finished requests would be measured again,"
-        f" since {why}. Nothing is started. Undo that change, give this configuration a `name:` of its own, or allow"
-        f" it: write {ALLOW_VARIABLE}=1 before the same command"
+        f"{names}: finished requests that took {human_seconds(seconds)} ({seconds / 3600:.2f} hours) with their"
+        f" servers' starts would be measured again, since {why}. Nothing is started. Undo that change, give this"
+        f" configuration a `name:` of its own, or allow it: write {ALLOW_VARIABLE}=1 before the same command"
     )
 
 
@@ -82,14 +90,19 @@ def _losses(
         journal = Journal(path, read(path)[0])
         sha = (prompts or {}).get(point.length)
         why = find_difference(campaign, point, journal, sha, any_prompt=prompts is None)
-        if why and (requests := _requests(journal.records)):
-            took_s = sum(map(_seconds, requests))
+        kept, warm_ups = _requests(journal.records)
+        if why and kept:
             planned_h = plan.get(point.mode, point.length).get("est_hours") or 0.0
-            yield Loss(point, took_s or planned_h / campaign.passes_of(point.mode) * 3600, why)
+            took_s = sum(map(_seconds, kept)) or planned_h / campaign.passes_of(point.mode) * 3600
+            starts = {str(s.get("started_at")): s.get("startup_s") or 0.0 for s in journal.of_kind("server")}
+            yield Loss(point, took_s + sum(map(_seconds, warm_ups)), starts, why)
 
 
-def _requests(records: Iterable[Record]) -> list[list[dict[str, Any]]]:
-    """Return what a journal has of each attempt that is worth keeping: one with a value, or with a checkpoint."""
+Attempt = list[dict[str, Any]]
+
+
+def _requests(records: Iterable[Record]) -> tuple[list[Attempt], list[Attempt]]:
+    """Return what a journal has of each attempt worth keeping (it has a value or a checkpoint), and of warm-ups."""
     attempts: list[list[Record]] = []
     checkpoint = False
     for record in records:
@@ -100,14 +113,16 @@ def _requests(records: Iterable[Record]) -> list[list[dict[str, Any]]]:
         elif record.kind in ("progress", "trace", "row"):
             attempts = attempts or [[]]
             attempts[-1].append(record)
-    return [[r.data for r in attempt] for attempt in attempts if _is_worth_keeping(attempt, checkpoint)]
-
-
-def _is_worth_keeping(attempt: Sequence[Record], checkpoint: bool) -> bool:
-    if any(record.data.get("role") == Role.WARMUP for record in attempt):
-        return False
-    states = [record.data["status"] for record in attempt if record.kind == "row"]
-    return any(state != Status.FAILED for state in states) or (checkpoint and bool(attempt))
+    kept: list[Attempt] = []
+    warm_ups: list[Attempt] = []
+    for attempt in attempts:
+        data = [record.data for record in attempt]
+        states = [record.data["status"] for record in attempt if record.kind == "row"]
+        if any(entry.get("role") == Role.WARMUP for entry in data):
+            warm_ups.append(data)
+        elif any(state != Status.FAILED for state in states) or (checkpoint and data):
+            kept.append(data)
+    return kept, warm_ups
 
 
 def _seconds(attempt: Iterable[Mapping[str, Any]]) -> float:

@@ -111,6 +111,7 @@ def _periodic(f: Fields, layers: int, pattern: object) -> list[str]:
     return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]
 
 
+FP8_SPARSE_MLA_BYTES = 656  # vLLM's fp8_ds_mla: 512 FP8, four FP32 scales, 64 BF16 (flashmla_sparse.py)
 INDEX_SCALE_BLOCK = 128  # elements of an FP8 index key that share an FP32 scale (DeepseekV32IndexerCache)
 
 
@@ -137,8 +138,9 @@ def mla(f: Fields, *, indexed: bool | None = None, gate: bool = False) -> Block:
     norms = q_rank + rank
     attention = Attention("mla", heads, 1, qk_dim, v_dim, rank + rope)
     if indexed is not None:
-        indexer = _indexer(f, indexed)
-        attention = replace(attention, indexer=indexer, selected=f.count("index_topk"))
+        fp8_bytes = FP8_SPARSE_MLA_BYTES if rank + rope == 576 else None
+        indexer, selected = _indexer(f, indexed), f.count("index_topk")
+        attention = replace(attention, indexer=indexer, selected=selected, fp8_entry_bytes=fp8_bytes)
         if indexed:
             matrices += _index_matrices(hidden, q_rank, indexer)
             norms += 2 * indexer.dim

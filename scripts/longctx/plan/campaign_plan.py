@@ -88,6 +88,11 @@ def plan_path(campaign: Campaign) -> Path:
     return campaign.results / ".config" / f"{campaign.labels['config_hash']}.plan.parquet"
 
 
+def failed_plan_path(campaign: Campaign) -> Path:
+    """Return where a run whose plan failed leaves its id."""
+    return campaign.results / ".config" / "plan.failed"
+
+
 def known_plan(campaign: Campaign, path: Path | str, summary: Path | None) -> CampaignPlan:
     """Return the plan of a file that `save_plan` wrote; make it where there is none, or to use a summary's times."""
     rows, measured, sampled = PlanTable.read(path).rows, measured_ttft(summary), sampled_ttft(summary, campaign)

@@ -78,9 +78,8 @@ class System:
 
     @property
     def kv_format(self) -> KvFormat:
-        """Return how a token is cached on this hardware."""
-        asked = self.geometry.kv_format(self.settings.kv_dtype)
-        return self.geometry.kv_format(vllm_rules.sparse_mla_format(self.geometry, self.hardware, asked.name))
+        """Return how a token is cached."""
+        return self.geometry.kv_format(self.settings.kv_dtype)
 
     @property
     def stages(self) -> list[list[Layer]]:

@@ -82,8 +82,7 @@ def _kv_dtype(system: System) -> str:
 def _growth(system: System) -> str:
     """Return how the KV cache grows with the context; with windows only it does not."""
     geometry, kv_dtype = system.geometry, system.settings.kv_dtype
-    formats = (system.with_kv_dtype(dtype).kv_format.name for dtype in ("bfloat16", "fp8", kv_dtype))
-    bf16, fp8, own = map(geometry.kv_bytes_per_token, formats)
+    bf16, fp8, own = (geometry.kv_bytes_per_token(dtype) for dtype in ("bfloat16", "fp8", kv_dtype))
     if not bf16:
         windows = any(layer.attention for layer in geometry.layers)
         return "KV cache of windows only, which does not grow beyond them" if windows else "no KV cache"

@@ -12,10 +12,9 @@ from packaging.version import Version
 from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.kv_format import KvFormat
-from longctx.plan.hardware import Hardware, Parallelism
+from longctx.plan.hardware import Parallelism
 
 NEWEST = Version("0.32")
-_PLAIN_SPARSE_ROWS = ("B200", "B300", "GB200", "GB300")
 CHUNKED_GROUPS = "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"  # a variable of the server
 
 
@@ -33,20 +32,6 @@ def default_utilization(version: Version) -> float:
 def hybrid_page_tokens(geometry: Geometry, kernel_tokens: int, version: Version) -> int:
     """Return what vLLM rounds a hybrid model's page to; 0.32 rounds MLA's to 128 tokens, which some kernels need."""
     return max(kernel_tokens, 128) if geometry.is_mla and version >= NEWEST else kernel_tokens
-
-
-def sparse_mla_format(geometry: Geometry, node: Hardware | None, name: str) -> str:
-    """Return the format in which sparse latent attention keeps an FP8 cache on this hardware; other caches unchanged.
-
-    FlashMLA on Hopper, and FlashInfer on consumer Blackwell, keep scales and a BF16 rotary part (fp8_ds_mla). Kernels
-    of B200, B300 and ROCm keep plain rows (platforms/cuda.py, mla_attention.py).
-    """
-    sparse = any(
-        y.attention and y.attention.kind == "mla" and y.attention.selected and not y.attention.fp8_entry_bytes
-        for y in geometry.layers
-    )
-    plain = node is None or node.vendor == "amd" or node.name.startswith(_PLAIN_SPARSE_ROWS)
-    return "fp8_ds_mla" if sparse and not plain and name in ("fp8", "fp8_e4m3") else name
 
 
 def check_split(geometry: Geometry, split: Parallelism) -> None:

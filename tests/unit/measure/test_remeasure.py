@@ -1,16 +1,18 @@
 """What would be set aside, what it took, and when that is refused."""
 
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import makerows
 import pytest
-from longctx.campaign.campaign import Campaign, from_dict
+from longctx.campaign.campaign import Campaign, from_dict, load
 from longctx.campaign.files import journal_path
 from longctx.campaign.point import Point
 from longctx.errors import LongctxError
 from longctx.measure import remeasure
 from longctx.plan.plan_table import PlanTable
+from longctx.resources import RESOURCES
 from longctx.storage.journal import Journal
 
 LENGTHS = (1024, 2048)
@@ -47,7 +49,9 @@ def check(made: Campaign, prompts: dict[int, str | None] | None = None, plan: Pl
 def test_another_recipe_is_refused_with_its_hours(time: str, header: bool) -> None:
     measured(campaign(), header=header, **{time: 40320.0})
     check(campaign())
-    with pytest.raises(LongctxError, match=r"^1Ki/pass1: 11.2 h \(11.20 hours\) of finished requests would") as refused:
+    with pytest.raises(
+        LongctxError, match=r"^1Ki/pass1: finished requests that took 11.2 h \(11.20 hours\)"
+    ) as refused:
         check(campaign(max_new_tokens=9))
     assert ("since max_new_tokens: 128 -> 9. Nothing" in str(refused.value)) == header
     assert "LONGCTX_MEASURE_AGAIN=1" in str(refused.value)
@@ -75,7 +79,7 @@ def test_another_prompt_is_refused_once_it_is_known() -> None:
 def test_short_points_count_together() -> None:
     for length in LENGTHS:
         measured(campaign(), length, e2e_s=301.0)
-    with pytest.raises(LongctxError, match=r"1Ki/pass1, 2Ki/pass1: 10\.0 min"):
+    with pytest.raises(LongctxError, match=r"1Ki/pass1, 2Ki/pass1: finished requests that took 10\.0 min"):
         check(campaign(max_new_tokens=9))
 
 
@@ -119,3 +123,15 @@ def test_the_variable_allows_it(value: str, allowed: bool, monkeypatch: pytest.M
     else:
         with pytest.raises(LongctxError):
             check(campaign(max_new_tokens=9))
+
+
+def test_the_shipped_journals_go_on_with_their_prompts_and_are_kept_from_others(tmp_path: Path) -> None:
+    """docs/results-h200.md: the standard library of another Python gives other prompts."""
+    shipped = RESOURCES / "results" / "h200-tp1"
+    with tarfile.open(shipped / "journals.tgz") as archive:
+        archive.extractall(tmp_path / "results" / "h200-tp1", filter="data")
+    made = load(shipped / "recipe.yaml")
+    assert made.corpus_arguments == ["--corpus", "stdlib"]
+    check(made)
+    with pytest.raises(LongctxError, match=r"hours.* since prompt_sha256"):
+        check(made, dict.fromkeys(made.all_lengths(), "other"))

@@ -228,12 +228,6 @@ def test_a_split_that_cuts_fp8_blocks_is_refused_as_vllm_does() -> None:
     check_split(read_geometry("deepseek-v3"), Parallelism(tensor=16))
 
 
-def test_phi_4_s_full_attn_mod_is_harmless_at_1_only() -> None:
-    assert geometry("Phi-3-mini", full_attn_mod=1).layers == geometry("Phi-3-mini").layers
-    with pytest.raises(GeometryError, match="full_attn_mod is 2; known is 1"):
-        geometry("Phi-3-mini", full_attn_mod=2)
-
-
 def test_tables_are_tied_only_where_both_parts_of_a_file_agree() -> None:
     model = config("Qwen3-VL-30B-A3B")
     for outer, inner, tied in ((True, True, True), (False, True, False), (True, False, False), (None, True, True)):
