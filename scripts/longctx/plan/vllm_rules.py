@@ -75,6 +75,8 @@ def cpu_problem(geometry: Geometry, split: Parallelism, kv: KvFormat) -> str | N
     """Return why vLLM's CPU build does not serve the model so, or None (0.32: v1/attention/backends/cpu_attn.py)."""
     if max(split.decode_context, split.prefill_context) > 1:
         return "vLLM on the CPU has no context parallelism"
+    if split.pipeline > 1:  # seen with 0.32, eager: 'assert self.intermediate_tensors is not None'
+        return "vLLM on the CPU starts with pipeline parallelism and dies at the first request"
     if any(layer.kind == "kda" for layer in geometry.layers):
         return "vLLM on the CPU has no kernel for KDA layers"
     if kv.key_bits < 16 and (geometry.is_mla or kv.name not in ("fp8", "fp8_e4m3", "fp8_e5m2")):

@@ -75,7 +75,8 @@ def test_a_partition_of_the_environment_is_followed() -> None:
     ("geometry", "kv_dtype", "split", "problem"),
     [
         (LLAMA, "fp8_e4m3", {}, None),
-        (LLAMA, "auto", {"pipeline": 2}, None),
+        (LLAMA, "auto", {"tensor": 2}, None),
+        (LLAMA, "auto", {"pipeline": 2}, "starts with pipeline parallelism and dies at the first request"),
         (LLAMA, "nvfp4", {}, "does not store a KV cache as nvfp4"),
         (read_geometry("deepseek-v3"), "fp8", {}, "does not store MLA as fp8"),
         (read_geometry("deepseek-v3"), "bfloat16", {"tensor": 2, "decode_context": 2}, "has no context parallelism"),
