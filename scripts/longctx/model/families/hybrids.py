@@ -13,6 +13,7 @@ def _kimi_linear(f: Fields, dtype_bytes: int) -> list[Layer]:
     """Kimi Linear and the text model of Kimi K3, which adds latent experts, output gates and residual attention."""
     n, hidden = f.count("num_hidden_layers"), f.count("hidden_size")
     full = _kimi_full_layers(f, n)
+    f.expect("tie_word_embeddings", False)  # transformers' class never ties them
     attention = mla(f, gate=f.flag("mla_use_output_gate", False))
     mixers = {True: ("mla", attention), False: ("kda", kda(f, dtype_bytes))}
     residual = f.get("attn_res_block_size", default=None) is not None  # two norms and two vectors more in each layer
