@@ -3,7 +3,6 @@
 "fill_mean" and "fill_std" are in "kv_connector_extra_config". Everything else is as in claimed_prefix.py.
 """
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,32 +15,57 @@ PIECE_BYTES = 1 << 28  # of noise that is drawn at once
 
 
 class NoiseConnector(DecodeBenchConnector):  # type: ignore[misc]
-    """Fills all of a prompt but its last token, as DecodeBenchConnector does; its noise fits an FP8 cache too.
+    """Fills all of a prompt but its last token, as DecodeBenchConnector does, but only the blocks of that prompt.
 
-    vLLM 0.25.1 keeps an FP8 cache as bytes, which it cannot fill with noise; a mean of 0.015 becomes the byte 0 there.
+    DecodeBenchConnector fills the states of recurrent layers in all blocks. These share their memory with the blocks of
+    attention, which then hold bytes of another type: as FP8 many of them are no numbers. And vLLM 0.25.1 keeps an FP8
+    cache as bytes, which it cannot fill with noise.
     """
 
-    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(vllm_config, *args, **kwargs)
-        knows_fp8 = hasattr(self.connector_worker, "_fp8_dtypes")
-        if self.connector_worker is not None and not knows_fp8:
-            is_fp8 = vllm_config.cache_config.cache_dtype in ("fp8", "fp8_e4m3")
-            dtype = current_platform.fp8_dtype() if is_fp8 else None
-            self.connector_worker._fill_block_tensor = partial(fill_blocks, self.connector_worker, dtype)
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        if self.connector_worker is not None:
+            blocks, cache = kv_cache_config.num_blocks, vllm_config.cache_config.cache_dtype
+            self.connector_worker._fill_blocks = NoiseFill(self.connector_worker, blocks, fp8_dtype(cache))
 
 
-def fill_blocks(worker: Any, fp8_dtype: torch.dtype | None, kv_cache: torch.Tensor, block_ids: list[int]) -> None:
-    """Fill blocks of one layer's cache, of shape (blocks, ...), from N(worker.fill_mean, worker.fill_std ** 2).
+def fp8_dtype(cache_dtype: str) -> torch.dtype | None:
+    """Return what the bytes of a cache stand for, by vLLM's name of its type; None where scales lie among them."""
+    if cache_dtype in ("fp8", "fp8_e4m3"):
+        dtype: torch.dtype = current_platform.fp8_dtype()
+        return dtype
+    return torch.float8_e5m2 if cache_dtype == "fp8_e5m2" else None
 
-    fp8_dtype: what the bytes of an FP8 cache stand for; None for a cache of another kind.
+
+class NoiseFill:
+    """Fills blocks of a group of layers from N(worker.fill_mean, worker.fill_std ** 2).
+
+    worker: DecodeBenchConnector's, which knows the layers and their tensors. n_blocks: blocks of the whole cache.
+    fp8: what the bytes of the cache stand for; None: a cache of bytes is left as it is.
     """
-    dtype = fp8_dtype if fp8_dtype and kv_cache.dtype == torch.uint8 else kv_cache.dtype
-    blocks = torch.tensor([block for block in block_ids if block < kv_cache.shape[0]], device=kv_cache.device)
-    at_once = max(1, PIECE_BYTES // (4 * kv_cache[0].numel()))
-    for piece in blocks.split(at_once):
-        noise = torch.empty((len(piece), *kv_cache.shape[1:]), dtype=torch.float32, device=kv_cache.device)
-        noise.normal_(worker.fill_mean, worker.fill_std)
-        kv_cache[piece] = noise.to(dtype).view(kv_cache.dtype)
+
+    def __init__(self, worker: Any, n_blocks: int, fp8: torch.dtype | None) -> None:
+        self.worker, self.n_blocks, self.fp8 = worker, n_blocks, fp8
+
+    def __call__(self, group: int, block_ids: list[int], num_tokens: int) -> None:
+        for layer in self.worker.group_to_layers.get(group, []):
+            cache = self.worker.kv_caches.get(layer)
+            for tensor in cache if isinstance(cache, (list, tuple)) else [cache]:
+                if isinstance(tensor, torch.Tensor) and (tensor.dtype != torch.uint8 or self.fp8):
+                    self._fill(tensor, block_ids)
+
+    def _fill(self, tensor: torch.Tensor, block_ids: list[int]) -> None:
+        """Fill the blocks in a layer's tensor, whose first or second dimension counts blocks or equal parts of them."""
+        dimension = 0 if tensor.shape[0] % self.n_blocks == 0 else 1
+        by_block = tensor.movedim(dimension, 0)
+        parts = by_block.shape[0] // self.n_blocks
+        first = torch.tensor(block_ids, device=tensor.device) * parts
+        rows = (first[:, None] + torch.arange(parts, device=tensor.device)).flatten()
+        for piece in rows.split(max(1, PIECE_BYTES // (4 * by_block[0].numel()))):
+            noise = torch.empty((len(piece), *by_block.shape[1:]), dtype=torch.float32, device=tensor.device)
+            noise.normal_(self.worker.fill_mean, self.worker.fill_std)
+            is_fp8 = tensor.dtype == torch.uint8 and self.fp8 is not None
+            by_block[piece] = noise.to(self.fp8).view(torch.uint8) if is_fp8 else noise.to(tensor.dtype)
 
 
 class FilledPrefixConnector(NoiseConnector):

@@ -77,10 +77,12 @@ class SampledConfig(ModeConfig):
     whole_passes: int = Field(1, ge=1, description="In how many of its passes whole prompts are prefilled.")
     fill_mean: Number | None = Field(
         None,
-        description="Mean of the values that fill the claimed part of the KV cache; null = not filled: it holds zeros,"
-        " or what earlier requests left there.",
+        description="Mean of the values that fill the claimed part of the KV cache; null = 0 with weights: random, else"
+        " not filled: it holds zeros, or what earlier requests left there. Zeros let a GPU clock higher.",
     )
-    fill_std: NonNegative = Field(0.0, description="Their standard deviation.")
+    fill_std: NonNegative | None = Field(
+        None, description="Their standard deviation; null = 1 with weights: random, else 0."
+    )
 
 
 class ModelConfig(Section):

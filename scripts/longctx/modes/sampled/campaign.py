@@ -82,11 +82,11 @@ class SampledCampaign(CampaignFacet):
         return [(length - sample_tokens(role, length, chunk_tokens, stages), length) for role, _ in keys]
 
     def identity(self, config: CampaignConfig) -> dict[str, Any]:
-        return {"fill": [config.sampled.fill_mean, config.sampled.fill_std]}
+        return {"fill": list(_fill(config))}
 
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
-        own = config.sampled
-        if own.fill_mean is None:
+        mean, deviation = _fill(config)
+        if mean is None:
             return {
                 "kv_connector": "ClaimedPrefixConnector",
                 "kv_connector_module_path": "claimed_prefix",
@@ -96,8 +96,15 @@ class SampledCampaign(CampaignFacet):
             "kv_connector": "FilledPrefixConnector",
             "kv_connector_module_path": "filled_prefix",
             "kv_role": "kv_both",
-            "kv_connector_extra_config": {"fill_mean": own.fill_mean, "fill_std": own.fill_std},
+            "kv_connector_extra_config": {"fill_mean": mean, "fill_std": deviation},
         }
+
+
+def _fill(config: CampaignConfig) -> tuple[float | None, float]:
+    """Return mean and deviation of what fills the claimed part of the KV cache; the mean is None where nothing does."""
+    own, is_random = config.sampled, config.model.weights == "random"
+    mean = 0.0 if own.fill_mean is None and is_random else own.fill_mean
+    return mean, (float(is_random) if own.fill_std is None else own.fill_std)
 
 
 def _whole_lengths(section: SampledConfig) -> list[int]:
