@@ -109,8 +109,8 @@ class _Length:
     def __init__(self, rows: Sequence[Row], curve: ChunkCurve, length: int) -> None:
         self.curve, self.length = curve, length
         self.samples = [row for row in sample_rows(rows) if row["prompt_tokens"] <= length]
-        overheads = [row["overhead_s"] for row in self.samples if row["prompt_tokens"] == length]
-        self.overheads = [seconds for seconds in overheads if seconds is not None]
+        self.own = [row for row in self.samples if row["prompt_tokens"] == length]
+        self.overheads = [row["overhead_s"] for row in self.own if row["overhead_s"] is not None]
         self.measured = measured_ttft(rows, length)
         self.alone: PrefillEstimate | None = None
         self.reason: str | None = None
@@ -153,8 +153,8 @@ class _Length:
         if self.alone is None or self.measured is None or self.deviation is None:
             return None
         error = self.measured.error_s
-        if error is None:  # a single prefill scatters as the samples do
-            error = self.curve.spread * self.measured.ttft_s
+        if error is None:  # a single prefill scatters as the samples of its length do
+            error = (_spread(self.own) or self.curve.spread) * self.measured.ttft_s
         return abs(self.deviation) * self.measured.ttft_s <= hypot(self.half_s(self.alone), STANDARD_ERRORS * error)
 
     def row(self, real_shares: Sequence[float], bound: Bound | None) -> dict[str, Any]:
@@ -195,6 +195,17 @@ class _Length:
             "extrapolated": estimate.beyond_tokens > 0,
         }
         return [name for name in DOUBTS if found[name]]
+
+
+def _spread(rows: Iterable[Row]) -> float | None:
+    """Return the relative standard deviation of repeated samples, pooled over their roles; None without repeats."""
+    by_role: dict[str, list[float]] = {}
+    for row in rows:
+        by_role.setdefault(row["role"], []).append(row["sample_prefill_s"])
+    repeated = [times for times in by_role.values() if len(times) > 1]
+    squares = sum((stdev(times) / fmean(times)) ** 2 * (len(times) - 1) for times in repeated)
+    freedom = sum(len(times) - 1 for times in repeated)
+    return sqrt(squares / freedom) if freedom else None
 
 
 def _clock(rows: Iterable[Row]) -> float | None:

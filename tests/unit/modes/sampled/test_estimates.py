@@ -1,8 +1,10 @@
 """Estimates of whole prompts from samples: the truth that the samples were made from, and what is doubted."""
 
+from pathlib import Path
 from typing import Any
 
 import makesamples
+import pandas as pd
 import pytest
 from longctx.lengths import ladder
 from longctx.modes.sampled.estimates import COMPUTED_WHOLE, INTEGRATED, estimates
@@ -104,3 +106,14 @@ def test_the_last_chunk_is_held_against_the_hardwares_limit() -> None:
     rows = estimates(makesamples.campaign(), [MI], bound=lambda tokens: 1e-12 * tokens**2)
     assert rows[0]["last_chunk_bound_s"] == pytest.approx(1e-12 * (MI**2 - (MI - makesamples.CHUNK) ** 2))
     assert rows[0]["last_chunk_s"] == pytest.approx(makesamples.chunk_s(MI - makesamples.CHUNK), rel=0.003)
+
+
+def test_zeros_in_the_claimed_cache_of_an_h200_are_told_by_clocks_and_deviation() -> None:
+    table = pd.read_csv(Path(__file__).parents[3] / "data" / "sampled_random_weights_h200.csv", comment="#")
+    measured: Rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    recorded = [makesamples.real(MI) | {"mode": "sampled", "prefill_chunks": None} | row for row in measured]
+    found = estimated(recorded, [65536, 262144, MI])
+    # Real prefills ran at 1,600 MHz and 687 W, the samples at 1,840 MHz and 400 W.
+    assert [row["deviation"] < -0.02 for row in found.values()] == [True, True, True]
+    assert found[MI]["doubts"] == ["deviates", "other_clock"]
+    assert found[MI]["deviation"] == pytest.approx(1600 / 1840 - 1, rel=0.2)
