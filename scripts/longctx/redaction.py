@@ -5,23 +5,35 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Keys of Hugging Face, GitHub, GitLab, OpenAI, AWS, Slack, Google, NVIDIA, npm, PyPI, Docker; JSON web tokens.
+# Keys of Hugging Face, GitHub, GitLab, OpenAI (and others in its form), AWS, Slack, Google, NVIDIA, npm, PyPI, Docker,
+# Groq, xAI, Perplexity, Replicate, DigitalOcean, Databricks, Stripe, SendGrid, Vault; JSON web tokens; headers.
 _WORDS = (
-    r"\b(?:hf_[A-Za-z0-9]{8,}|gh[a-z]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|sk-[A-Za-z0-9_-]{8,}"
-    r"|A[KS]IA[A-Z0-9]{12,}|xox[a-z]-[\w-]{8,}|AIza[\w-]{30,}|ya29\.[\w-]{8,}|nvapi-[\w-]{8,}|npm_[A-Za-z0-9]{16,}"
-    r"|pypi-AgE[\w-]{8,}|dckr_pat_[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|Bearer\s+\S+"
-    r"|(?i:authorization)[:=]\s*(?:Basic\s+|Token\s+)?\S+)|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"\b(?:hf_[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}|gh[a-z]_[A-Za-z0-9]{8,}|github_pat_\w{8,}"
+    r"|gl(?:pat|rt|dt|ptt|cbt|ft|imt|oas|soat|agent)-[\w.-]{8,}|sk-[A-Za-z0-9_-]{8,}|[rsp]k_(?:live|test)_\w{8,}"
+    r"|A[KS]IA[A-Z0-9]{12,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}|hooks\.slack\.com/\S+|AIza[\w-]{30,}|ya29\.[\w-]{8,}"
+    r"|GOCSPX-[\w-]{8,}|nvapi-[\w-]{8,}|npm_[A-Za-z0-9]{16,}|pypi-AgE[\w-]{8,}|dckr_[a-z]+_[\w-]{8,}"
+    r"|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|pplx-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{16,}|do[a-z]_v1_[a-f0-9]{16,}"
+    r"|dapi[a-f0-9]{16,}|SG\.[\w-]{8,}\.[\w-]{8,}|hv[sbr]\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|Bearer\s+\S+"
+    r"|(?i:authorization)[:=]\s*(?:(?i:basic|token|digest|api-?key)\s+)?\S+"
+    r"|(?i:(?:[\w-]*-)?(?:api-?key|auth-token|subscription-key|(?<!-)cookie)):\s*\S+)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
 )
 # An address' user part (that of SSH only with a password: git@ is none), and a query's or fragment's key.
-_USER = r"(?i)(\b(?:ssh://(?=[^/\s@]*:)|(?![\w+.-]{0,20}ssh:)[a-z][\w+.-]{0,20}://))[^/\s?#]+(?=@)"
+_USER = (
+    r"(?i)(\b(?:ssh://(?=[^/\s@]*:)|(?![\w+.-]{0,20}ssh:)[a-z][\w+.-]{0,20}://))"
+    r"(?:[^/\s?#]+|[^/\s?#@:]*:(?!\d*[/?#])\S*)(?=@)"
+)
 _QUERY = (
-    r"(?i)([?&;#](?:[^=&;#\s]*(?:token|key|secret|passw|pwd|credential|auth)[^=&;#\s]*|(?:[^=&;#\s]*[_.-])?sig(?:nature)?)"
-    r"=)[^&;#\s\"']+"
+    r"(?i)([?&;#](?:[^=&;#\s]*(?:token|key|secret|passw|pwd|credential|auth)[^=&;#\s]*|(?:[^=&;#\s]*[_.-])?sig(?:nature)?"
+    r"|code|pass|pw|jwt)=)[^&;#\s\"']+"
 )
 # What is secret by its shape alone: patterns, and what stays of a match.
 SHAPES = ((_WORDS, ""), (_USER, r"\g<1>"), (_QUERY, r"\g<1>"))
 _SHAPES = [(re.compile(pattern), kept) for pattern, kept in SHAPES]
-SECRET_NAME = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|KEY|COOKIE|WEBHOOK|(?:^|_)(?:PASS|PW|AUTH|PAT|CREDS)$|_PWD$",
+    re.IGNORECASE,
+)
 SHORTEST_SECRET = 6
 MASK = "[secret]"
 LONGEST = 600

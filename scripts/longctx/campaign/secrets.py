@@ -7,9 +7,10 @@ from typing import Any
 from longctx.errors import ConfigError
 from longctx.redaction import SHORTEST_SECRET, looks_secret, mask, secret_values
 
-# Arguments of servers and engines, and fields of JSON, whose value is a secret.
+# Arguments of servers and engines, and fields of JSON, whose value is a secret. --secret of a build names a file.
 _SECRET = (
-    r"[\w.-]*(?:api-?key|access-?key|(?:hf|auth|access|bearer)-?token|passw(?:or)?d|passphrase|credentials?|creds)"
+    r"(?:token|auth|[\w.-]*(?:(?:api|access|private|secret)-?key|(?<!--)secret|passw(?:or)?d|passphrase|credentials?|creds"
+    r"|(?:hf|hub|auth|access|bearer|api|session|security|refresh|registry)-?token))"
 )
 _SECRET_ARGUMENT = re.compile(rf"(?i)--{_SECRET}(?:[= ].*)?", re.DOTALL)
 _SECRET_FIELD = re.compile(rf"(?i)[\"']{_SECRET}[\"']\s*:\s*[\"'][^\"']{{{SHORTEST_SECRET},}}")

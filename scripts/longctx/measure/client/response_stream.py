@@ -20,7 +20,7 @@ MOST = 1 << 53
 # Where a choice, or a chat message in it, has what the model wrote.
 TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 _PART_FIELDS = (*TEXT_FIELDS, "function", "name", "arguments")
-_MESSAGES = ("error", "errors", "message", "msg", "detail", "error_message", "error_msg")
+_MESSAGES = ("error", "errors", "message", "msg", "detail", "error_message", "error_msg", "reason")
 _SIGNS_OF_LIFE = ("ping", "heartbeat", "keepalive", "keep-alive", "keep_alive")
 _UNPACKED_BYTES = 1 << 20
 
@@ -61,7 +61,7 @@ class StreamRecord:
         return any(new.shows_token or (new.count or 0) > before for new in added if not new.only_role)
 
     def _add_choice(self, choice: dict[str, Any], count: int | None, elapsed_s: float) -> Event:
-        if choice.get("error"):
+        if choice.get("error") or choice.get("finish_reason") == ERROR:
             raise Failure("error_event", server_message(choice))
         parts = [choice, *(_dict(choice.get(name)) for name in ("delta", "message"))]
         ids = choice.get("token_ids")
@@ -117,7 +117,7 @@ def _is_error(message: dict[str, Any]) -> bool:
     """Return whether an event is an error: by name, or by a message where a completion would stand."""
     if message.get("error") or message.get("object") == ERROR:
         return True
-    if message.get("choices") or message.get("usage"):
+    if message.get("choices") or _count(_dict(message.get("usage")).get("completion_tokens")):
         return False
     return message.get("type") == ERROR or any(message.get(key) for key in (*_MESSAGES, "error_code"))
 

@@ -86,7 +86,9 @@ def test_the_usage_counts_wherever_it_stands(place: int) -> None:
      {"choices": [], "message": "boom"}, {"choices": None, "usage": None, "detail": "boom"}, {"errors": "boom"},
      {"error_code": 50001, "msg": "boom", "choices": []}, {"type": "error", "error_message": "boom"},
      {"choices": [{"text": "", "finish_reason": "error", "error": {"message": "boom"}}]},
-     {"error": "boom", "error_type": "generation"}],
+     {"error": "boom", "error_type": "generation"}, {"choices": [], "code": 500, "reason": "boom"},
+     {"choices": [{"text": "", "finish_reason": "error", "message": "boom"}]},
+     {"choices": [], "status": "failed", "message": "boom", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}],
 )  # fmt: skip
 def test_every_form_of_an_error_keeps_the_server_s_words(content: dict[str, Any]) -> None:
     with pytest.raises(Failure, match=r"^boom$") as failure:
