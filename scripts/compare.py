@@ -12,7 +12,7 @@ from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import ConfigError, run_program
-from longctx.results.comparison import compare_files, comparison_rows, to_text
+from longctx.results.compare.comparison import compare_files, comparison_rows, to_text
 from longctx.storage import parquet, schemas
 
 SHUT = 3

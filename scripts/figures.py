@@ -9,7 +9,7 @@ from longctx.campaign.campaign import load
 from longctx.errors import run_program
 from longctx.report.figures.draw import draw_all
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.curves import read_curves
+from longctx.results.compare.curves import read_curves
 
 TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from longctx.campaign.campaign import load
 from longctx.errors import run_program
-from longctx.report.pages import write_reports
+from longctx.report.documents.pages import write_reports
 from longctx.report.sections import report_input
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.curves import read_curves
+from longctx.results.compare.curves import read_curves
 
 TABLES = ("summary", "fits", "estimates", "chunks", "rows", "servers", "plan")
 

@@ -8,9 +8,10 @@ import makerows
 from longctx.lengths import format_length
 from longctx.report.figures import draw
 from longctx.report.sections import ReportInput
-from longctx.results import comparison, curves, summary
 from longctx.results import fits as fitting
+from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
+from longctx.results.compare import comparison, curves
 from longctx.results.cost import Price
 from longctx.storage import atomic
 

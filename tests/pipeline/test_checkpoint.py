@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from busy import told
-from longctx.measure.verdict import JIT_EVENT_S
+from longctx.measure.row.verdict import JIT_EVENT_S
 from pipeline import Pipeline, running, until
 
 POINT, TARGET = "512/pass1", "results/measurements/512/pass1.parquet"

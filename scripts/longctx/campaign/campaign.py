@@ -12,8 +12,7 @@ from longctx.campaign.checks import check_settings
 from longctx.campaign.config import CampaignConfig, Launcher, configured_lengths, parse_config
 from longctx.campaign.mode import COLD_MODE, MODES, RequestKey, campaign_facet
 from longctx.campaign.point import Point
-from longctx.campaign.recipe import Recipe, serve_settings
-from longctx.campaign.recipe_identity import OPERATIONAL
+from longctx.campaign.recipe import OPERATIONAL, Recipe, serve_settings
 from longctx.campaign.secrets import refuse_secrets
 from longctx.errors import ConfigError
 from longctx.lengths import parse_length

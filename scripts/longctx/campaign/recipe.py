@@ -1,5 +1,6 @@
 """A server recipe: what a campaign asks of a server (vLLM 0.25.1 and 0.32; older flags are not tried)."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from longctx.campaign.mode import campaign_facet
 LOG_ITERATIONS = "--enable-logging-iteration-details"
 # vLLM's load format by model.weights; longctx_random is registered by vllm_plugins/random_weights.py.
 LOAD_FORMATS = {"real": "auto", "random": "longctx_random", "dummy": "dummy"}
+
+
+# What changes no number: left out of a recipe's identity.
+OPERATIONAL = {
+    "serve": ("python", "start_timeout_s", "contract"),
+    "measure": ("stall_s", "blind_stall_s", "retry_doubtful"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,13 @@ def serve_settings(config: CampaignConfig, mode: str, length: int, checkpoint_di
         extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(checkpoint_dir)}]
         connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
     return settings | {"kv_transfer_config": connector}
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterable[str]:
+    """Yield 'key: old -> new' for every setting that differs between two identities."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from changed_settings(before, after, f"{path}{key}.")
+        elif before != after:
+            yield f"{path}{key}: {before!r} -> {after!r}"

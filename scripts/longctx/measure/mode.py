@@ -7,7 +7,7 @@ from typing import Any
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey, load_facet
 from longctx.campaign.point import Point
-from longctx.measure.verdict import CacheExpectation
+from longctx.measure.row.verdict import CacheExpectation
 from longctx.prompts import variants
 from longctx.storage.schemas import COLD_ROLES
 from longctx.storage.token_file import Ids

@@ -23,7 +23,7 @@ from longctx.measure.mode import MeasureFacet, measure_facet
 from longctx.measure.point_record import PointRecord, exclusive, past_rows
 from longctx.measure.refusals import Refusal, Refusals, refuse_without_plan
 from longctx.measure.remeasure import refuse_unasked
-from longctx.measure.request_row import refused_row
+from longctx.measure.row.request_row import refused_row
 from longctx.measure.session import Outgoing, Session
 from longctx.measure.warmup import SMALL_NEW_TOKENS, SMALL_TOKENS, warm_up
 from longctx.plan.plan_table import PlanTable

@@ -25,7 +25,7 @@ def refuse_without_plan(campaign: Campaign) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason of `longctx.measure.reasons` and one sentence about it."""
+    """A reason of `longctx.measure.row.reasons` and one sentence about it."""
 
     reason: str
     detail: str

@@ -8,7 +8,7 @@ from typing import Any
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path
 from longctx.campaign.point import Point
-from longctx.campaign.recipe_identity import changed_settings
+from longctx.campaign.recipe import changed_settings
 from longctx.errors import LongctxError
 from longctx.plan.plan_table import PlanTable
 from longctx.storage.journal import Journal, Record, read

@@ -8,11 +8,11 @@ from typing import Any
 
 from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey
-from longctx.measure import verdict
 from longctx.measure.client import request
 from longctx.measure.mode import MeasureFacet
 from longctx.measure.point_record import PointRecord
-from longctx.measure.request_row import measured_row
+from longctx.measure.row import verdict
+from longctx.measure.row.request_row import measured_row
 from longctx.progress import eta
 from longctx.progress.display import Display
 from longctx.progress.sampler import PrefillProgress, Sampler

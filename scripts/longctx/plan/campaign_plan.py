@@ -14,7 +14,7 @@ from longctx.campaign.point import Point
 from longctx.errors import ConfigError, DataError, GeometryError, LongctxError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
-from longctx.plan.forecast import Estimate
+from longctx.plan.forecasting.forecast import Estimate
 from longctx.plan.hardware import AXES, Parallelism, load_hardware
 from longctx.plan.plan_table import PlanTable
 from longctx.plan.planner import plan_points

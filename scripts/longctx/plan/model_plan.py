@@ -12,7 +12,7 @@ from longctx.model.geometry import Geometry
 from longctx.model.kv_format import KV_FORMATS
 from longctx.model.reader import read_geometry
 from longctx.plan.campaign_plan import CampaignPlan
-from longctx.plan.forecast import Estimate
+from longctx.plan.forecasting.forecast import Estimate
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.parallel_splits import splits
 from longctx.plan.planner import plan_points

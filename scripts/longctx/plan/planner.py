@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from longctx.campaign.mode import campaign_facet
-from longctx.plan.forecast import Estimate, forecast, rising
-from longctx.plan.memory import Memory
+from longctx.plan.forecasting.forecast import Estimate, forecast, rising
+from longctx.plan.forecasting.published_curves import nearest_curve, reference_curves
+from longctx.plan.kv_cache.memory import Memory
 from longctx.plan.parallel_splits import ways_to_fit
-from longctx.plan.published_curves import nearest_curve, reference_curves
 from longctx.plan.system import System
 from longctx.units import GIB
 

@@ -16,10 +16,11 @@ from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.kv_format import BOUNDARY_LAYERS, KvFormat
 from longctx.model.layers import Layer
-from longctx.plan import memory, vllm_rules
+from longctx.plan import vllm_rules
 from longctx.plan.hardware import Hardware, Parallelism
-from longctx.plan.kv_groups import CachePool, group_layers
-from longctx.plan.memory import Memory
+from longctx.plan.kv_cache import memory
+from longctx.plan.kv_cache.kv_groups import CachePool, group_layers
+from longctx.plan.kv_cache.memory import Memory
 from longctx.units import GIB
 
 # Besides weights and KV: context, communication buffers and CUDA graphs, then activations of one prefill chunk. The

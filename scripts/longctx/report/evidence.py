@@ -8,13 +8,13 @@ from functools import partial
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.lengths import format_length
-from longctx.measure import reasons
+from longctx.measure.row import reasons
 from longctx.report import table_cells
 from longctx.report.mode import report_facet
 from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, fields, prompt_cell, tabulate
 from longctx.results.campaign_results import LABEL_SENTENCES, CampaignResults
-from longctx.results.comparison import Compared, Comparison, cautions, is_told
-from longctx.results.curves import FACTS, METRICS
+from longctx.results.compare.comparison import Compared, Comparison, cautions, is_told
+from longctx.results.compare.curves import FACTS, METRICS
 from longctx.results.statistics import Description
 from longctx.units import in_gib
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from longctx.lengths import format_length
-from longctx.measure import reasons
+from longctx.measure.row import reasons
 from longctx.report.table_cells import NONE, Cell, Column, Columns, Row, Table, count, field, tabulate
 from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults

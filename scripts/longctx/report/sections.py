@@ -17,8 +17,8 @@ from longctx.report.figures.draw import shown_figures
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.report.table_cells import Table, tabulate
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
-from longctx.results.comparison import Comparison, compare
-from longctx.results.curves import RunCurve, curve_from_summary
+from longctx.results.compare.comparison import Comparison, compare
+from longctx.results.compare.curves import RunCurve, curve_from_summary
 from longctx.storage.provenance import git_revision
 
 Builder = Callable[[Any], Table | list[Table]]

@@ -13,7 +13,7 @@ from longctx.campaign.campaign import Campaign
 from longctx.campaign.files import journal_path, output_path
 from longctx.campaign.mode import campaign_facet
 from longctx.campaign.point import Point, parse_point
-from longctx.campaign.recipe_identity import changed_settings
+from longctx.campaign.recipe import changed_settings
 from longctx.errors import DataError
 from longctx.measure.point_record import OUTPUTS, PointRecord, is_done
 from longctx.results.campaign_results import read_tolerantly

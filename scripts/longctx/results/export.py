@@ -14,10 +14,10 @@ from longctx.errors import DataError
 from longctx.results.campaign_results import DAMAGED, SOURCED, damaged_files
 from longctx.results.collect import CollectedRows, expected_requests
 from longctx.results.cost import Price
-from longctx.results.estimates import estimate, find_chunks, with_estimates
 from longctx.results.fits import fits
 from longctx.results.frames import to_frame
 from longctx.results.summary import summarise
+from longctx.results.ttft.estimates import estimate, find_chunks, with_estimates
 from longctx.storage import atomic, parquet, schemas
 from longctx.storage.provenance import PARTIAL
 

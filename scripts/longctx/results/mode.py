@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longctx.campaign.mode import load_facet
-from longctx.plan.chunk_curve import ChunkCurve
+from longctx.plan.forecasting.chunk_curve import ChunkCurve
 from longctx.results.cost import Price
 
 Row = Mapping[str, Any]

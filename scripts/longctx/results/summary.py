@@ -21,7 +21,7 @@ import pandas as pd
 from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import DataError
 from longctx.lengths import format_length
-from longctx.measure import reasons
+from longctx.measure.row import reasons
 from longctx.results import statistics
 from longctx.results.cost import Price
 from longctx.results.frames import to_frame, to_rows

@@ -8,13 +8,12 @@ from typing import Any, get_args
 import orjson
 import pytest
 import yaml
-from longctx.campaign import recipe_identity
+from longctx.campaign import recipe
 from longctx.campaign.campaign import Campaign, from_dict, load
 from longctx.campaign.config import CampaignConfig, ServeConfig
 from longctx.campaign.config_types import Section
 from longctx.campaign.point import Point, parse_point
-from longctx.campaign.recipe import Recipe
-from longctx.campaign.recipe_identity import changed_settings
+from longctx.campaign.recipe import Recipe, changed_settings
 from longctx.errors import ConfigError
 from longctx.measure.mode import MEASURED_VARIANTS
 from longctx.measure.warmup import MINIMUM
@@ -281,7 +280,7 @@ def test_every_recipe_field_is_asked_for() -> None:
     """A key of `serve` that no recipe takes would do nothing."""
     operational = {"scope", "cpu_kv_cache_gib", "headroom_tokens", "aiter_version", "vllm_version"}
     assert set(ServeConfig.model_fields) - set(Recipe.__dataclass_fields__) == operational | set(
-        recipe_identity.OPERATIONAL["serve"]
+        recipe.OPERATIONAL["serve"]
     )
 
 
@@ -289,7 +288,7 @@ def test_every_recipe_field_is_asked_for() -> None:
 def test_every_key_is_either_operational_or_part_of_the_recipe(section: str) -> None:
     settings = campaign().settings("prefill")
     for key in campaign().config.plain()[section]:
-        assert (key in settings[section]) != (key in recipe_identity.OPERATIONAL.get(section, ())), key
+        assert (key in settings[section]) != (key in recipe.OPERATIONAL.get(section, ())), key
 
 
 IN_RECIPE: list[dict[str, Any]] = [

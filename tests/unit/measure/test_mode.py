@@ -10,7 +10,7 @@ from longctx.campaign.mode import MODES
 from longctx.campaign.point import Point
 from longctx.errors import ServerError
 from longctx.measure.mode import MEASURED_VARIANTS, measure_facet
-from longctx.measure.verdict import CacheExpectation
+from longctx.measure.row.verdict import CacheExpectation
 from longctx.prompts import variants
 
 COLD, RESIDENT, FILLED, CLAIMED, ANY = CacheExpectation

@@ -9,8 +9,8 @@ import pytest
 from longctx.campaign.campaign import from_dict
 from longctx.measure import session as session_module
 from longctx.measure.client.request import Answer
+from longctx.measure.row.verdict import CacheExpectation
 from longctx.measure.session import Outgoing, Session, _ProgressJournal
-from longctx.measure.verdict import CacheExpectation
 from longctx.progress.sampler import PrefillProgress
 from longctx.serve import metrics
 from longctx.storage.journal import JournalError

@@ -9,7 +9,7 @@ from longctx.errors import ConfigError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry, read_geometry
 from longctx.plan.hardware import Hardware, Parallelism, load_hardware
-from longctx.plan.memory import Memory, pipeline_stages
+from longctx.plan.kv_cache.memory import Memory, pipeline_stages
 from longctx.plan.system import Settings, System
 from longctx.resources import GPUS_CSV
 

@@ -13,13 +13,15 @@ import pytest
 from longctx.campaign import campaign
 from longctx.errors import DataError
 from longctx.lengths import format_length
-from longctx.report import evidence, faults, narrative, pages, provenance, sections, table_cells
-from longctx.report.html import to_html
-from longctx.report.markdown import to_markdown
+from longctx.report import evidence, faults, narrative, provenance, sections, table_cells
+from longctx.report.documents import pages
+from longctx.report.documents.html import to_html
+from longctx.report.documents.markdown import to_markdown
 from longctx.report.mode import report_facet
 from longctx.report.sections import ReportInput
-from longctx.results import comparison, curves, summary
+from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
+from longctx.results.compare import comparison, curves
 from longctx.storage import parquet, schemas
 from markdown_it import MarkdownIt
 

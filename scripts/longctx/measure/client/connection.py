@@ -28,7 +28,7 @@ def run_delay_s() -> float | None:
 
 
 class Failure(Exception):
-    """The request cannot give a measurement; `reason` is one of `longctx.measure.reasons`."""
+    """The request cannot give a measurement; `reason` is one of `longctx.measure.row.reasons`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)

@@ -51,9 +51,9 @@ SAMPLING: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request's answer. A failed one has a reason of `longctx.measure.reasons` and None for every time.
+    """One request's answer. A failed one has a reason of `longctx.measure.row.reasons` and None for every time.
 
-    status 'ok' says that the stream ended well; `longctx.measure.verdict` decides whether it is the answer asked for.
+    status 'ok' says that the stream ended well; `longctx.measure.row.verdict` decides whether it is the one asked for.
     chunks and the token counts are the raw record and stay in a failed answer too. text_events: how many events showed
     a token. ttft_s is None, too, where the events do not show when the first token came. wall_jump_s: how much further
     the wall clock moved than the monotonic one, which all times are taken from. starved_s: how long this thread, up to

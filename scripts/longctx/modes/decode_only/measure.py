@@ -8,7 +8,7 @@ from longctx.campaign.campaign import Campaign
 from longctx.campaign.mode import RequestKey
 from longctx.campaign.point import Point
 from longctx.measure.mode import MeasureFacet, measured_variant
-from longctx.measure.verdict import CacheExpectation
+from longctx.measure.row.verdict import CacheExpectation
 from longctx.prompts import variants
 from longctx.storage.schemas import Role
 from longctx.storage.token_file import Ids

@@ -8,7 +8,7 @@ from longctx.errors import LongctxError
 from longctx.lengths import format_length
 from longctx.measure.mode import MeasureFacet
 from longctx.measure.point_record import past_rows
-from longctx.measure.reasons import bounds
+from longctx.measure.row.reasons import bounds
 from longctx.plan.campaign_plan import plan_campaign
 from longctx.storage.schemas import COLD_ROLES
 from longctx.units import format_seconds

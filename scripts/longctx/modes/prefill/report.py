@@ -2,12 +2,12 @@
 
 from longctx import units
 from longctx.lengths import format_length
-from longctx.measure.reasons import bounds
+from longctx.measure.row.reasons import bounds
 from longctx.report import palette
 from longctx.report.mode import ReportFacet
 from longctx.report.palette import Look
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.first_token import first_token
+from longctx.results.ttft.first_token import first_token
 from longctx.storage.schemas import ModeName
 
 

@@ -13,8 +13,8 @@ from longctx.report.palette import Look
 from longctx.report.table_cells import Cell, Row, Table, count, prompt_cell, tabulate
 from longctx.results import cost
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.curves import RunCurve
-from longctx.results.first_token import FirstToken, on_one_clock
+from longctx.results.compare.curves import RunCurve
+from longctx.results.ttft.first_token import FirstToken, on_one_clock
 from longctx.storage.schemas import ModeName
 
 if TYPE_CHECKING:  # figures import matplotlib, the table does not

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from longctx.measure.reasons import bounds
+from longctx.measure.row.reasons import bounds
 from longctx.results import cost, statistics
 from longctx.results.cost import Price
 from longctx.results.mode import ResultsFacet, Row

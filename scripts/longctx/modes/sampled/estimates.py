@@ -8,7 +8,7 @@ from typing import Any
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import DataError
-from longctx.plan.chunk_curve import STANDARD_ERRORS, ChunkCurve, PrefillEstimate, Sample
+from longctx.plan.forecasting.chunk_curve import STANDARD_ERRORS, ChunkCurve, PrefillEstimate, Sample
 from longctx.storage.schemas import COLD_ROLES, ESTIMATES, ModeName, Role, Status
 
 Row = Mapping[str, Any]

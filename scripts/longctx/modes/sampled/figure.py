@@ -8,12 +8,12 @@ import numpy as np
 from longctx.errors import DataError
 from longctx.lengths import format_length
 from longctx.modes.sampled.estimates import chunk_curve, estimated
-from longctx.plan.chunk_curve import STANDARD_ERRORS
+from longctx.plan.forecasting.chunk_curve import STANDARD_ERRORS
 from longctx.report import palette
 from longctx.report.palette import Look
 from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
-from longctx.results.chunks import ITERATIONS
-from longctx.results.curves import RunCurve
+from longctx.results.compare.curves import RunCurve
+from longctx.results.ttft.chunks import ITERATIONS
 
 if TYPE_CHECKING:  # the reports' tables do not need matplotlib
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from longctx.campaign.point import Point
 from longctx.errors import DataError, ServerError
 from longctx.measure.mode import MeasureFacet, measured_variant
 from longctx.measure.point_record import past_rows
-from longctx.measure.verdict import CacheExpectation
+from longctx.measure.row.verdict import CacheExpectation
 from longctx.modes.sampled.campaign import sample_tokens
 from longctx.modes.sampled.estimates import SAMPLE_ROLES, chunk_curve
 from longctx.modes.sampled.refinement import MOST_PAIRS, next_prompt

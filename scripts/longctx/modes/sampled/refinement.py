@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from longctx.plan.chunk_curve import ChunkCurve
+from longctx.plan.forecasting.chunk_curve import ChunkCurve
 
 # A knot whose absence changes the sum over a prompt's chunks by more than this stands in a bend.
 LARGEST_CHANGE = 0.005

@@ -10,7 +10,7 @@ from longctx.modes.sampled.estimates import COMPUTED_WHOLE, DOUBTS, estimated
 from longctx.report.mode import FigureSpec, ReportFacet, report_facet
 from longctx.report.table_cells import NONE, Cell, Columns, Row, Table, change, count, number, prompt_cell, tabulate
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.chunks import SLOW_FACTOR
+from longctx.results.ttft.chunks import SLOW_FACTOR
 from longctx.storage.schemas import ModeName, Role
 
 NOTE = (

@@ -5,7 +5,7 @@ from typing import Any
 
 from longctx.errors import DataError
 from longctx.modes.sampled import estimates
-from longctx.plan.chunk_curve import ChunkCurve
+from longctx.plan.forecasting.chunk_curve import ChunkCurve
 from longctx.results.mode import ResultsFacet, Row
 
 

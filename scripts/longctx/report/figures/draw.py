@@ -17,7 +17,7 @@ from longctx.plan.system import System
 from longctx.report.figures.placeholder import draw_or_explain
 from longctx.report.mode import FigureSpec, report_facet
 from longctx.results.campaign_results import FILLED_KV, RANDOM_WEIGHTS, CampaignResults
-from longctx.results.curves import METRICS, RunCurve
+from longctx.results.compare.curves import METRICS, RunCurve
 
 SUFFIXES = (".png", ".svg")
 BOTH = (RANDOM_WEIGHTS, FILLED_KV)

@@ -24,8 +24,8 @@ from longctx.report.mode import report_facet
 from longctx.report.palette import Look
 from longctx.report.table_cells import Row
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults
-from longctx.results.comparison import per_gpu as per_gpu_values
-from longctx.results.curves import RunCurve, curve_from_summary
+from longctx.results.compare.comparison import per_gpu as per_gpu_values
+from longctx.results.compare.curves import RunCurve, curve_from_summary
 from longctx.results.mode import results_facet
 from longctx.results.statistics import Description
 

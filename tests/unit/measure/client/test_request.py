@@ -23,8 +23,8 @@ from fakeserver import FakeServer
 from longctx.measure.client import connection, request
 from longctx.measure.client.request import Answer
 from longctx.measure.client.ttft_itl import client_decode_tok_s, coalesced, itl_quantiles
-from longctx.measure.reasons import FAILED
-from longctx.measure.verdict import find_failure
+from longctx.measure.row.reasons import FAILED
+from longctx.measure.row.verdict import find_failure
 
 STREAMS = Path(__file__).parents[3] / "data" / "streams"
 

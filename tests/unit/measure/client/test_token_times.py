@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from longctx.measure.client.request import Answer
 from longctx.measure.client.token_times import Event, chunks
 from longctx.measure.client.ttft_itl import client_decode_tok_s, client_ttft_s
-from longctx.measure.verdict import CacheExpectation, Observation, Verdict, measured_values, reach_verdict
+from longctx.measure.row.verdict import CacheExpectation, Observation, Verdict, measured_values, reach_verdict
 from longctx.serve.metrics import Window
 
 MADE = 16

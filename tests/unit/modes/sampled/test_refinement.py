@@ -8,7 +8,7 @@ from longctx.campaign.files import journal_path
 from longctx.campaign.point import Point
 from longctx.modes.sampled.measure import FACET
 from longctx.modes.sampled.refinement import MOST_PAIRS, next_prompt
-from longctx.plan.chunk_curve import ChunkCurve, Sample
+from longctx.plan.forecasting.chunk_curve import ChunkCurve, Sample
 from longctx.storage.journal import Journal
 
 CHUNK = 1000

@@ -11,9 +11,10 @@ from longctx.modes.sampled.estimates import chunk_curve, estimates
 from longctx.report import narrative, sections
 from longctx.report.figures import draw
 from longctx.report.mode import report_facet
-from longctx.results import chunks, summary
+from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
-from longctx.results.estimates import with_estimates
+from longctx.results.ttft import chunks
+from longctx.results.ttft.estimates import with_estimates
 
 MI = 2**20
 

@@ -15,9 +15,10 @@ from longctx.campaign.mode import MODES
 from longctx.report import style
 from longctx.report.figures import draw
 from longctx.report.figures import metric as metric_figures
-from longctx.results import curves, summary
+from longctx.results import summary
 from longctx.results.campaign_results import RANDOM_WEIGHTS, CampaignResults, subtitle
-from longctx.results.curves import RunCurve
+from longctx.results.compare import curves
+from longctx.results.compare.curves import RunCurve
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from longctx.errors import DataError
-from longctx.plan.chunk_curve import ChunkCurve
+from longctx.plan.forecasting.chunk_curve import ChunkCurve
 from longctx.storage.schemas import COLD_ROLES, Role, Status
 
 Row = Mapping[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import DataError, LongctxError
-from longctx.plan import published_curves
-from longctx.plan.published_curves import Limit
+from longctx.plan.forecasting import published_curves
+from longctx.plan.forecasting.published_curves import Limit
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 

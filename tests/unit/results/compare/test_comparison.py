@@ -9,13 +9,14 @@ from typing import Any
 import makerows
 import pytest
 from longctx.errors import DataError
-from longctx.plan import published_curves
-from longctx.results import comparison, curves, export, summary
-from longctx.results.curves import CurvePoint, RunCurve
+from longctx.plan.forecasting import published_curves
+from longctx.results import export, summary
+from longctx.results.compare import comparison, curves
+from longctx.results.compare.curves import CurvePoint, RunCurve
 from longctx.results.statistics import Description
 from longctx.storage import parquet, schemas
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "resources" / "results" / "mi355x-published.csv"
 
 

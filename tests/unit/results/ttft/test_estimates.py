@@ -8,8 +8,9 @@ import pytest
 from longctx.campaign.campaign import Campaign, from_dict
 from longctx.lengths import ladder
 from longctx.modes.sampled.results import SampledResults
-from longctx.results import comparison, curves, export
+from longctx.results import export
 from longctx.results.collect import CollectedRows
+from longctx.results.compare import comparison, curves
 from longctx.storage import parquet, schemas
 
 MI = 2**20

@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 
 from longctx.errors import DataError
-from longctx.report.html import to_html
-from longctx.report.markdown import to_markdown
+from longctx.report.documents.html import to_html
+from longctx.report.documents.markdown import to_markdown
 from longctx.report.sections import ReportInput
 from longctx.storage.atomic import write_atomic
 

@@ -13,7 +13,7 @@ from longctx.model.geometry import Geometry
 from longctx.model.kv_format import KvFormat
 from longctx.model.layers import Attention, Layer
 from longctx.plan.hardware import Parallelism
-from longctx.plan.kv_groups import CachePage, PageKind
+from longctx.plan.kv_cache.kv_groups import CachePage, PageKind
 
 PARTITION = "VLLM_PP_LAYER_PARTITION"  # a variable of the server
 BLOCK_TOKENS = 16

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import makereport
 import makerows
 import pytest
-from longctx.report import html, palette
+from longctx.report import palette
+from longctx.report.documents import html
 from longctx.report.sections import ReportInput
 from longctx.results.campaign_results import RANDOM_WEIGHTS
 

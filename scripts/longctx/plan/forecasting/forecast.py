@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 
 from longctx.errors import DataError
 from longctx.lengths import format_length
-from longctx.plan.published_curves import ReferenceCurve
+from longctx.plan.forecasting.published_curves import ReferenceCurve
 
 # A relative error at length L counts (L / longest)**0.5: the long lengths say what an extrapolation needs, and short
 # ones scatter with start-up costs. Of 0, 0.25, 0.5, 0.75 and 1 the best over all back-tests (docs/plan.md).

@@ -7,10 +7,10 @@ from typing import Any
 from longctx.campaign.campaign import Campaign
 from longctx.errors import LongctxError
 from longctx.plan.campaign_plan import campaign_system
-from longctx.plan.chunk_curve import ChunkCurve
-from longctx.results.chunks import chunk_rows
+from longctx.plan.forecasting.chunk_curve import ChunkCurve
 from longctx.results.collect import CollectedRows
 from longctx.results.mode import results_facet
+from longctx.results.ttft.chunks import chunk_rows
 
 Rows = list[dict[str, Any]]
 # Columns of the summary, by those of an estimate: no name of a measured value.

@@ -26,7 +26,7 @@ from longctx.campaign.mode import MODES, campaign_facet
 from longctx.errors import ConfigError
 from longctx.lengths import format_length
 from longctx.results import statistics
-from longctx.results.curves import FACTS, METRICS, CurvePoint, RunCurve, read_curve
+from longctx.results.compare.curves import FACTS, METRICS, CurvePoint, RunCurve, read_curve
 from longctx.results.statistics import Description, Ratio
 
 # Two starts of one release differ in less (0.02 % of the KV capacity on an H200).

@@ -10,7 +10,7 @@ from longctx.measure.client.request import SAMPLING
 from longctx.measure.client.ttft_itl import coalesced
 from longctx.measure.point_record import PointRecord
 from longctx.measure.refusals import Refusal
-from longctx.measure.verdict import Observation, Verdict, measured_values, reach_verdict
+from longctx.measure.row.verdict import Observation, Verdict, measured_values, reach_verdict
 from longctx.redaction import redact
 from longctx.storage.rows import MeasurementRow, ModeName, Role, Status
 

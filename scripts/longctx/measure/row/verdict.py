@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from longctx.measure import reasons
 from longctx.measure.checkpoints import Attempt, stitch
 from longctx.measure.client import ttft_itl
 from longctx.measure.client.request import Answer
+from longctx.measure.row import reasons
 from longctx.redaction import redact
 from longctx.serve.metrics import Window, server_decode_tok_s
 from longctx.storage.schemas import Status

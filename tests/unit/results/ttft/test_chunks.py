@@ -6,7 +6,7 @@ from typing import Any
 import makesamples
 import pytest
 from longctx.modes.sampled.estimates import chunk_curve
-from longctx.results.chunks import chunk_rows
+from longctx.results.ttft.chunks import chunk_rows
 from longctx.storage import parquet, schemas
 
 CHUNK, MI = makesamples.CHUNK, 2**20

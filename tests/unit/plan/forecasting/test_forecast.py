@@ -10,16 +10,16 @@ import pytest
 from longctx.errors import DataError
 from longctx.model.geometry import Geometry
 from longctx.model.reader import build_geometry
-from longctx.plan.forecast import Estimate, extrapolate, fit_ttft, forecast
+from longctx.plan.forecasting.forecast import Estimate, extrapolate, fit_ttft, forecast
+from longctx.plan.forecasting.published_curves import nearest_curve, read_ttft_csv, reference_curves
 from longctx.plan.hardware import Parallelism, load_hardware
 from longctx.plan.planner import plan_points
-from longctx.plan.published_curves import nearest_curve, read_ttft_csv, reference_curves
 from longctx.plan.system import Settings, System
 from longctx.resources import MODELS_DIR, RESOURCES
 from longctx.storage import parquet, schemas
 
 MI = 2**20
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 PUBLISHED = read_ttft_csv(RESOURCES / "results" / "mi355x-published.csv", "ttft_s_mean")
 PROBE = read_ttft_csv(RESOURCES / "results" / "h200-probe.csv", "ttft_client_s")
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from longctx.measure import reasons
 from longctx.measure.checkpoints import Attempt
 from longctx.measure.client.request import Answer
 from longctx.measure.client.ttft_itl import Chunk
-from longctx.measure.verdict import CacheExpectation, Observation, Verdict, measured_values, reach_verdict
+from longctx.measure.row import reasons
+from longctx.measure.row.verdict import CacheExpectation, Observation, Verdict, measured_values, reach_verdict
 from longctx.serve.metrics import Window
 from longctx.storage import schemas
 from longctx.storage.schemas import Status

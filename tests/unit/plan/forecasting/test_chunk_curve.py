@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from longctx.errors import DataError
-from longctx.plan.chunk_curve import ChunkCurve, Sample
+from longctx.plan.forecasting.chunk_curve import ChunkCurve, Sample
 
-H200 = Path(__file__).parents[2] / "data" / "sampled_prefill_h200.csv"
+H200 = Path(__file__).parents[3] / "data" / "sampled_prefill_h200.csv"
 CHUNK, KI = 16384, 1024
 
 

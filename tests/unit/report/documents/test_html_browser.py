@@ -8,7 +8,7 @@ from pathlib import Path
 
 import makereport
 import pytest
-from longctx.report import html
+from longctx.report.documents import html
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

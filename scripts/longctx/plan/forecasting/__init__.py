@@ -1,0 +1,1 @@
+"""How long prefills will take: laws fitted to measured, sampled or published ones."""

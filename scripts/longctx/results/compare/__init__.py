@@ -1,0 +1,1 @@
+"""Runs beside each other: their curves, and the verdict on each length."""
