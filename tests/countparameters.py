@@ -42,7 +42,7 @@ def parameters(config: dict[str, Any]) -> int:
     Gemma 4's layer_scalar. Tables of integers (DeepSeek V4's tid2eid) and tables that the class computes do not.
     """
     values = {key: value for key, value in config.items() if key not in ("quantization_config", "auto_map")}
-    inner = values.get("text_config") or {}
+    inner = values.get("text_config") or values.get("llm_config") or values.get("language_config") or {}
     if values["model_type"] not in CONFIG_MAPPING and inner:
         values = {key: value for key, value in inner.items() if key not in ("quantization_config", "auto_map")}
     values["model_type"] = _SAME.get(values["model_type"], values["model_type"])
@@ -58,7 +58,8 @@ def parameters(config: dict[str, Any]) -> int:
         else:
             model = AutoModelForImageTextToText.from_config(whole)
     model.tie_weights()
-    stored = model.get_decoder().state_dict(keep_vars=True) | {"head": model.get_output_embeddings().weight}
+    head = model.get_output_embeddings().state_dict(prefix="head.", keep_vars=True)
+    stored = model.get_decoder().state_dict(keep_vars=True) | head
     once = {
         id(tensor): tensor.numel()
         for name, tensor in stored.items()

@@ -21,20 +21,20 @@ _SIZES = re.compile(
     r"|sparse|interval|period|offset|expand|expansion|mtp|mlp|mixer|depth|width|kernel|pattern|group|latent|vocab|tie"
 )
 _NO_SIZE = re.compile(
-    r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|^longctx_"
+    r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|_in_fp32$|^scale_|^longctx_"
 )
 # Fields of released configurations that change neither memory nor work, or repeat other fields.
 _HARMLESS = {
-    "_attn_implementation_autoset", "attn_temperature_tuning", "chunk_size", "ep_size", "expand", "expert_selection_fn",
-    "experts_per_token", "global_attn_every_n_layers", "head_dim", "index_share_for_mtp_iteration",
-    "indexer_rope_interleave", "intermediate_size", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate",
-    "mamba_use_mlp", "max_model_len", "max_window_layers", "mla_use_nope", "mlp_expansion_factor",
-    "mlp_intermediate_size", "moe_shared_expert_overlap", "mtp_hybrid_override_pattern", "mtp_layers_block_type",
-    "mtp_transformer_layers", "n_group", "no_rope_layer_interval", "no_rope_layers", "num_beam_groups",
-    "num_expert_group", "num_key_value_heads", "num_logits_to_keep", "num_query_groups", "qk_head_dim",
-    "query_pre_attn_scalar", "rescale_prenorm_residual", "residual_in_fp32", "rotary_dim",
-    "shared_expert_combination_strategy", "shared_moe_mode", "sliding_window_size", "time_step_rank", "topk_group",
-    "use_grouped_topk", "use_mamba_kernels", "use_mtp",
+    "_attn_implementation_autoset", "attn_temperature_tuning", "chunk_size", "dual_chunk_attention_config", "ep_size",
+    "expand", "expert_selection_fn", "experts_per_token", "global_attn_every_n_layers", "head_dim",
+    "index_share_for_mtp_iteration", "indexer_rope_interleave", "intermediate_size", "layer_switch", "lm_head",
+    "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp", "max_model_len", "max_window_layers",
+    "mla_use_nope", "mlp_expansion_factor", "mlp_intermediate_size", "moe_shared_expert_overlap",
+    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "mtp_transformer_layers", "n_group",
+    "no_rope_layer_interval", "no_rope_layers", "num_beam_groups", "num_expert_group", "num_key_value_heads",
+    "num_logits_to_keep", "num_query_groups", "qk_head_dim", "query_pre_attn_scalar", "rescale_prenorm_residual",
+    "residual_in_fp32", "rotary_dim", "shared_expert_combination_strategy", "shared_moe_mode", "sliding_window_size",
+    "time_step_rank", "topk_group", "use_grouped_topk", "use_mamba_kernels", "use_mtp",
 }  # fmt: skip
 
 

@@ -88,7 +88,9 @@ def _shipped_config(name: str) -> Path:
     raise GeometryError(f"{name}: neither {tried}, nor one of {known}{get}")
 
 
-# Fields that a multimodal file may have outside of `text_config`.
+# Where multimodal files keep the language model (the second ones in InternVL and DeepSeek-VL2).
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+# Fields that a multimodal file may have outside of that part.
 _OUTER = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 
@@ -96,10 +98,12 @@ _MTP = ("num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules", "mtp_nu
 def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     """Return the geometry of a config.json's content; GeometryError names a missing or unknown field."""
     fields, notes = Fields(config, name), []
-    if any(key in config for key in ("text_config", "vision_config", "audio_config")):
+    if any(key in config for key in (*_TEXT_PARTS, "thinker_config", "vision_config", "audio_config")):
         notes.append("the vision or audio parts' weights are not counted")
-    if "text_config" in config:
-        fields = fields.inner("text_config")
+    if "thinker_config" in config:  # Qwen's Omni models: the part that reads and writes text
+        fields = fields.inner("thinker_config")
+    if part := next((name for name in _TEXT_PARTS if name in fields.values), None):
+        fields = fields.inner(part)
     own = fields.values
     outer = {k: config[k] for k in _OUTER if config.get(k) is not None and own.get(k) is None}
     if config.get("tie_word_embeddings") is False:  # transformers ties only where both parts of a file agree
@@ -119,6 +123,7 @@ def build_geometry(config: Mapping[str, Any], name: str = "") -> Geometry:
     layers = tuple(replace(layer, count=len(list(run))) for layer, run in groupby(stored))
     vocab_size, hidden_size = fields.count("vocab_size"), fields.count("hidden_size")
     head = 0 if fields.flag("tie_word_embeddings", False) else vocab_size * hidden_size
+    head += vocab_size * fields.flag("lm_head_bias", False)
     table = vocab_size * hidden_size + _per_layer_tables(fields)
     max_position = fields.get("max_position_embeddings", "model_max_length", default=None)
     if model_type in FP8_CACHE_BY_DEFAULT and quantization.kv_auto is None:

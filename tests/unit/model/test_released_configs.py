@@ -37,6 +37,20 @@ def test_parameters_equal_those_of_the_reference_class(name: str) -> None:
     assert geometry(name).parameters_total == REAL[name]["parameters"]
 
 
+def test_a_windowed_layer_of_cohere_sees_one_token_more() -> None:
+    # vLLM 0.32, models/commandr.py and cohere2_moe.py: the window of the spec is sliding_window + 1.
+    windows = {layer.attention.window for layer in geometry("Command-R7B").layers if layer.attention}
+    assert windows == {None, 4097}
+
+
+@pytest.mark.parametrize("part", ["llm_config", "language_config"])
+def test_the_language_model_of_a_multimodal_file_is_found(part: str) -> None:
+    text = config("InternVL3-8B")["llm_config"]
+    found = build_geometry({"model_type": "some_chat", part: text, "torch_dtype": "bfloat16"}, "x")
+    assert found.parameters_total == REAL["InternVL3-8B"]["parameters"]
+    assert build_geometry({"thinker_config": {"text_config": text}}, "x").parameters_total == found.parameters_total
+
+
 @pytest.mark.parametrize(
     ("name", "billions"),
     [("Mixtral-8x7B", 12.9), ("Qwen3-235B-A22B", 22), ("DeepSeek-V2", 21), ("DeepSeek-V2-Lite", 2.4), ("Kimi-K2", 32),
@@ -132,7 +146,6 @@ def test_fp32_checkpoints_and_those_that_name_no_type_are_served_in_16_bits() ->
         ("Mistral-Nemo", "num_key_value_heads", "num_key_value_heads is missing"),
         ("Qwen3-8B", "head_dim", "head_dim is missing"),
         ("Granite-4.0-h-small", "layer_types", "layer_types is missing"),
-        ("GLM-4.5", "use_qk_norm", "use_qk_norm is missing"),
     ],
 )  # fmt: skip
 def test_a_default_of_the_class_is_no_substitute_for_a_missing_field(name: str, field: str, said: str) -> None:

@@ -16,6 +16,7 @@ from longctx.model.layers import Layer
 
 # transformers 4.50 and 5, configuration_<model_type>.py.
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma": {"tie_word_embeddings": True},
     "gemma2": {"tie_word_embeddings": True},
     "gemma3_text": {
         "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
@@ -24,12 +25,16 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "gpt_oss": {"attention_bias": True},
     "minimax_m2": {"use_qk_norm": True},
+    "glm4_moe": {"use_qk_norm": False},
     "qwen2_moe": {"qkv_bias": True},
+    "starcoder2": {"tie_word_embeddings": True, "use_bias": True},
+    "cohere": {"tie_word_embeddings": True, "use_qk_norm": False},
     "cohere2": {"tie_word_embeddings": True},
     "cohere2_moe": {"tie_word_embeddings": True},
     "ernie4_5": {"tie_word_embeddings": True},
     "ernie4_5_moe": {"tie_word_embeddings": True},
-    "smollm3": {"tie_word_embeddings": True},
+    "smollm3": {"tie_word_embeddings": True, "num_key_value_heads": 4},
+    "youtu": {"tie_word_embeddings": True},
     "gemma4_text": {"tie_word_embeddings": True, "global_head_dim": 512},
     "gemma4_unified_text": {
         "tie_word_embeddings": True, "global_head_dim": 512, "hidden_size_per_layer_input": 0,
@@ -42,6 +47,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
 # The family under other names: of multimodal files, whose text part has another name or none, and of copies.
 ALIASES = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text",
+    "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text",
     "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe": "qwen3_moe", "qwen3_vl_moe_text": "qwen3_moe", "qwen3_5": "qwen3_5_text",
