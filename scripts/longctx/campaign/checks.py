@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longctx import resources
+from longctx.addresses import ascii_url, base_url
 from longctx.campaign import extra_args
 from longctx.campaign.config import CampaignConfig, configured_lengths
 from longctx.campaign.mode import COLD_MODE, MODES, campaign_facet
 from longctx.errors import ConfigError, PromptError
+from longctx.redaction import printable
 
 
 def check_settings(config: CampaignConfig) -> None:
@@ -55,6 +57,11 @@ def _server_faults(config: CampaignConfig) -> Iterator[str]:
         yield "container.image: missing; launcher: container needs an image"
     if config.launcher == "external" and not config.external.url:
         yield "external.url: missing; launcher: external needs the server's address"
+    if url := config.external.url:
+        try:
+            ascii_url(base_url(url))
+        except ValueError as error:
+            yield f"external.url: {printable(url)!r} is no address of a server: {error}"
     if config.launcher == "external" and config.checkpoint:
         yield "checkpoint: launcher: external does not start servers; remove it"
     if config.checkpoint and config.serve.cpu_kv_cache_gib:

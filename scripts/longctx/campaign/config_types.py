@@ -76,7 +76,9 @@ def _check_length(value: Any) -> Any:
     try:
         parse_length(value)
     except ConfigError:
-        raise PydanticCustomError("length", "is not a length; write tokens as 4096, 4Ki or 2Mi") from None
+        raise PydanticCustomError(
+            "length", "is not a length; write tokens as 4096, 4Ki or 2Mi, at most 1024Gi"
+        ) from None
     return value
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import certifi
 import httpx
 
+from longctx.addresses import base_url
 from longctx.redaction import printable
 
 # Metrics of many engines are some MB.
@@ -23,31 +24,6 @@ def trusted_certificates() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
-
-
-def base_url(url: str) -> str:
-    """Return 'http://host:port' of a server's URL, which may end with '/v1/'."""
-    return url.rstrip("/").removesuffix("/v1")
-
-
-def ascii_url(url: str) -> str:
-    """Return a URL as it goes over the wire: the host in IDNA, the path percent-encoded; ValueError for none."""
-    try:
-        parsed = httpx.URL(url)
-        port = parsed.port
-    except httpx.InvalidURL as error:
-        raise ValueError(str(error)) from error
-    if not parsed.host or (port is not None and not 0 < port < 1 << 16):
-        raise ValueError("no host, or a port that cannot be")
-    return f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.raw_path.decode().rstrip('/')}"
-
-
-def host_header(url: str) -> str:
-    """Return the Host header for a URL: its host, an IPv6 address in brackets and without zone, and its port."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").partition("%")[0]
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{parts.port}" if parts.port else host
 
 
 def listens(url: str, *, timeout_s: float) -> bool:

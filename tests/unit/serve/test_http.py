@@ -8,8 +8,9 @@ from contextlib import closing
 
 import httpx
 import pytest
+from longctx.addresses import base_url
 from longctx.serve import http as http_module
-from longctx.serve.http import authorization, base_url, client, get, host_header, listens, model_names
+from longctx.serve.http import authorization, client, get, listens, model_names
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
@@ -24,17 +25,6 @@ def test_a_server_has_one_address(url: str) -> None:
 @pytest.mark.parametrize("key", [None, ""])
 def test_no_key_no_header(key: str | None) -> None:
     assert authorization(key) == {}
-
-
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [("http://h", "h"), ("http://h:8000/v1", "h:8000"), ("https://H.example", "h.example"),
-     ("http://10.0.0.1:1", "10.0.0.1:1"),
-     ("http://[::1]:8000", "[::1]:8000"), ("https://[2001:db8::1]", "[2001:db8::1]"),
-     ("http://[fe80::1%25eth0]:8000", "[fe80::1]:8000"), ("http://user:word@[::1]:8000", "[::1]:8000")],
-)  # fmt: skip
-def test_the_host_header_is_that_of_rfc_9110(url: str, host: str) -> None:
-    assert host_header(url) == host
 
 
 def test_who_does_not_answer_may_still_listen() -> None:

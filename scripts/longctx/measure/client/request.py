@@ -17,6 +17,7 @@ from typing import Any
 
 import httpcore
 
+from longctx.addresses import ascii_url, base_url, host_header
 from longctx.measure.client.connection import (
     ENGINE_DEATH_GRACE_S,
     Failure,
@@ -31,7 +32,6 @@ from longctx.measure.client.sse import ServerSentEvent, SseParser
 from longctx.measure.client.token_times import chunks as token_chunks
 from longctx.measure.client.ttft_itl import Chunk, client_ttft_s
 from longctx.redaction import redact
-from longctx.serve.http import ascii_url, base_url, host_header
 from longctx.storage.token_file import Ids
 
 ERROR_BODY_BYTES = 1 << 16

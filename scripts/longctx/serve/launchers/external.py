@@ -7,11 +7,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from longctx.addresses import base_url
 from longctx.campaign.config import ExternalConfig
 from longctx.campaign.recipe import Recipe
 from longctx.errors import ConfigError, ServerError
 from longctx.serve import contract, server_facts
-from longctx.serve.http import base_url, client, get, model_names
+from longctx.serve.http import client, get, model_names
 from longctx.serve.machine import host
 from longctx.serve.server import Server
 from longctx.storage.schemas import HOST_FACTS
