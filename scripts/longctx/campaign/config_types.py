@@ -77,7 +77,7 @@ def _check_length(value: Any) -> Any:
         parse_length(value)
     except ConfigError:
         raise PydanticCustomError(
-            "length", "is not a length; write tokens as 4096, 4Ki or 2Mi, at most 1024Gi"
+            "length", "is not a length; write tokens as 4096, 4Ki or 2Mi, at most 4096Gi"
         ) from None
     return value
 

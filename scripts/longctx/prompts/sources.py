@@ -212,10 +212,10 @@ def read_manifest(path: Path | str) -> list[dict[str, str]]:
     try:
         entries = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["repositories"]
         wanted = [{key: str(entry[key]) for key in ("name", "url", "ref")} for entry in entries]
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         raise PromptError(f"{path}: not a manifest of repositories with name, url and ref ({error})") from error
     for entry in wanted:
-        if not re.fullmatch(r"[\w.-]+", entry["name"]) or not entry["url"].startswith("https://"):
+        if not re.fullmatch(r"\w[\w.-]*", entry["name"]) or not entry["url"].startswith("https://"):
             raise PromptError(f"{path}: {entry['name']}: needs a plain name and an https url")
     return wanted
 

@@ -13,11 +13,14 @@ CRASH = re.compile(
     r"^(?:Memory access fault by GPU|HW Exception by GPU|what\(\): |terminate called|Fatal Python error|Aborted\b"
     r"|Segmentation fault|Bus error|Illegal instruction|double free|corrupted |free\(\): |malloc\(\): )"
     r"|Segmentation fault|core dumped|ProcessGroupNCCL\.cpp.*exception|NCCL WARN"
+    r"|\*\*\* SIG[A-Z]+ |: Assertion .* failed|HSA_STATUS_ERROR|CUDA_ERROR_[A-Z]|cudaError[A-Z]|hipError[A-Z]"
+    r"|\b(?:CUDA|HIP|XPU) out of memory|NVRM: Xid|Watchdog caught collective operation timeout"
 )
 # The GPU, its memory or the network between GPUs: other errors after one of these are its consequences.
 DEVICE = re.compile(
     r"illegal memory access|memory access fault|HW Exception by GPU|device-side assert|out of memory|OutOfMemory"
-    r"|(?:CUDA|HIP|NCCL|RCCL|cuBLAS|CUBLAS|cuDNN)\b.{0,20}\b[Ee]rror|hipError|cudaError|ECC error|NCCL WARN",
+    r"|(?:CUDA|HIP|NCCL|RCCL|cuBLAS|CUBLAS|cuDNN)\b.{0,20}\b[Ee]rror|hipError|cudaError|ECC error|NCCL WARN"
+    r"|HSA_STATUS_ERROR|CUDA_ERROR_|CUBLAS_STATUS_|NVRM: Xid|Watchdog caught collective",
     re.IGNORECASE,
 )
 # vLLM's wrappers around a cause that stands higher in the log, and the noise of an end: orderly, or of broken pipes.

@@ -42,7 +42,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"lengths": [0]}, "lengths.0: 0 is not a length"),
     ({"lengths": [-1024]}, "lengths.0: -1024 is not a length"),
     ({"lengths": [1024.5]}, "lengths.0: 1024.5 is not a length"),
-    ({"lengths": ["4097Gi"]}, "lengths.0: '1025Gi' is not a length; write tokens as 4096, 4Ki or 2Mi, at most 4096Gi"),
+    ({"lengths": ["4097Gi"]}, "lengths.0: '4097Gi' is not a length; write tokens as 4096, 4Ki or 2Mi, at most 4096Gi"),
     ({"lengths": [1 << 63]}, "lengths.0: 9223372036854775808 is not a length"),
     ({"lengths": ["9" * 5000]}, "lengths.0: '99"),
     ({"lengths": ["0Ki"]}, "lengths.0: '0Ki' is not a length"),

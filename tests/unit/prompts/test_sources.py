@@ -183,10 +183,12 @@ def test_the_published_manifest_is_pinned():
     "repositories: [{name: a}]",
     "repositories: [{name: ../a, url: 'https://x', ref: v1}]",
     "repositories: [{name: a, url: 'file:///x', ref: v1}]",
+    "repositories: [{name: .., url: 'https://x', ref: v1}]",
+    "repositories: [{name: caf\udce9, url: 'https://x', ref: v1}]",
 ])  # fmt: skip
 def test_a_wrong_manifest_is_refused(tmp_path, text):
     path = tmp_path / "m.yaml"
-    path.write_text(text)
+    path.write_bytes(os.fsencode(text))
     with pytest.raises(PromptError, match=r"m\.yaml"):
         sources.read_manifest(path)
 

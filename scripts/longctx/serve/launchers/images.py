@@ -43,7 +43,7 @@ def ensure(engine: str | None, name: str, containerfile: Path | None, build_args
 def build_hash(containerfile: Path, build_args: Mapping[str, str]) -> str:
     """Return the identity of a build: the Containerfile, the files beside it that it names, and the build arguments."""
     try:
-        text = containerfile.read_text(encoding="utf-8")
+        text = containerfile.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LongctxError(f"container.containerfile: {containerfile}: {error.strerror}") from error
     beside = (path for path in containerfile.parent.iterdir() if path.is_file() and path.name in text)

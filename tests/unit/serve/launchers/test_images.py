@@ -82,6 +82,8 @@ def test_a_build_is_known_by_its_file_its_arguments_and_the_files_it_names(conta
     assert images.build_hash(containerfile, {"A": "1"}) == first
     (containerfile.parent / "wheels.txt").write_text("vllm==2\n")
     assert images.build_hash(containerfile, {"A": "1"}) != first
+    containerfile.write_bytes(b"# caf\xe9\n" + containerfile.read_bytes())
+    assert images.build_hash(containerfile, {"A": "1"}) != first
     with pytest.raises(LongctxError, match=r"container\.containerfile: .*No such file"):
         images.build_hash(containerfile.parent / "none", {})
 
