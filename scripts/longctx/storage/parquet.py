@@ -17,7 +17,7 @@ ADDED = (
     (MEASUREMENTS, "starved_s"), (MEASUREMENTS, "energy_decode_j"), (PROGRESS, "role"),
     (MEASUREMENTS, "prefill_chunks"), (MEASUREMENTS, "claimed_tokens"), (MEASUREMENTS, "sample_prefill_s"),
     (MEASUREMENTS, "sm_clock_mhz"), (MEASUREMENTS, "sm_clock_min_mhz"), (MEASUREMENTS, "throttle_reasons"),
-    (SUMMARY, "n_late"),
+    (MEASUREMENTS, "prompt_salt"), (SUMMARY, "n_late"),
     (SUMMARY, "prefix_ttft_s_mean"), (SUMMARY, "energy_j_per_prompt_token"), (SUMMARY, "energy_j_per_output_token"),
     (SUMMARY, "ttft_estimate_s"), (SUMMARY, "ttft_estimate_low_s"), (SUMMARY, "ttft_estimate_high_s"),
     (SUMMARY, "ttft_estimate_samples"), (FITS, "reason"), (PLAN, "kv_budget_bytes_per_rank"),
