@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from longctx import resources
 from longctx.errors import DataError
 from longctx.storage import atomic, parquet, provenance, schemas
 
@@ -94,3 +95,19 @@ def test_a_hash_depends_on_content_and_not_on_order() -> None:
     assert provenance.stable_hash({"a": 1, "b": [2]}) == provenance.stable_hash({"b": [2], "a": 1})
     assert provenance.stable_hash({"a": 1}) != provenance.stable_hash({"a": 2})
     assert re.fullmatch("[0-9a-f]{16}", provenance.stable_hash({}))
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("rows", schemas.MEASUREMENTS),
+        ("servers", schemas.SERVERS),
+        ("summary", schemas.SUMMARY),
+        ("fits", schemas.FITS),
+    ],
+)
+def test_a_table_of_the_first_data_set_is_read_with_null_in_later_columns(name: str, schema: pa.Schema) -> None:
+    file = resources.ROOT / "resources" / "results" / "h200-tp1" / f"{name}.parquet"
+    rows = parquet.read_rows(file, schema)
+    assert rows
+    assert set(schema.names) <= set(rows[0])
