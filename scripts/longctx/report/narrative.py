@@ -12,6 +12,8 @@ from longctx.report.provenance import contract_entries
 from longctx.results import summary
 from longctx.results.campaign_results import CampaignResults
 
+SHOWN_DAMAGED = 5  # files; each has a sentence of its own
+
 
 def partial(results: CampaignResults) -> str:
     """Return one sentence if requests are missing, failed or doubtful, else ''."""
@@ -36,7 +38,9 @@ def alerts(results: CampaignResults) -> list[str]:
 
 
 def _damaged(results: CampaignResults) -> list[str]:
-    return [f"Left out: {text}" for text in results.damaged]
+    shown, more = results.damaged[:SHOWN_DAMAGED], len(results.damaged) - SHOWN_DAMAGED
+    rest = [f"Left out: {more} more files; the metadata of rows.parquet name them"] if more > 0 else []
+    return [f"Left out: {text}" for text in shown] + rest
 
 
 def _lost_checkpoints(results: CampaignResults) -> list[str]:

@@ -234,6 +234,9 @@ def test_a_setting_that_was_asked_for_and_not_verified_is_an_alert(results: Camp
 
 def test_damaged_files_are_an_alert(results: CampaignResults) -> None:
     assert "Left out: x.parquet" in markdown(replace(results, damaged=["x.parquet"]))
+    text = markdown(replace(results, damaged=[f"{number}.parquet" for number in range(43)]))
+    assert text.count("Left out:") == 6
+    assert "Left out: 38 more files" in text
 
 
 def test_plan_against_measured(results: CampaignResults) -> None:
