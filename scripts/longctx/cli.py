@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longctx import __version__
+from longctx.errors import escape_what_cannot_be_shown
 from longctx.progress.watch import watch
 
 
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show.add_argument("--once", action="store_true", help="print it once; exit 1 where there is nothing")
     show.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (default 1)")
     options = top.parse_args(arguments)
+    escape_what_cannot_be_shown()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         return watch(options.results, once=options.once, interval_s=options.interval)
     return 0

@@ -41,13 +41,8 @@ class DataError(LongctxError):
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command-line program and exit with its code, or with one sentence where the error is the user's.
-
-    What the locale's encoding cannot show is shown as escapes.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Run a command-line program and exit with its code, or with one sentence where the error is the user's."""
+    escape_what_cannot_be_shown()
     try:
         sys.exit(main())
     except (LongctxError, OSError) as error:
@@ -55,3 +50,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         print("stopped; the same command does this step again", file=sys.stderr)
         sys.exit(130)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let standard output and error show what the locale's encoding lacks as escapes, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

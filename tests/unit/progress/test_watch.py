@@ -364,6 +364,19 @@ def test_as_a_program_and_into_a_closed_pipe(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path, encoding: str) -> None:
+    with writer(tmp_path) as status:
+        status.update(phase="pr\u4e2dfill")
+        command = [sys.executable, "-m", "longctx.cli", "watch", str(tmp_path), "--once"]
+        environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+        environment["PYTHONPATH"] = str(Path(status_file.__file__).parents[2])
+        done = subprocess.run(command, env=environment, capture_output=True, encoding=encoding, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pr\\u4e2dfill" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "?"), (0.04, "0.0 s"), (9.94, "9.9 s"), (9.99, "10.0 s"), (59.6, "1 min 00 s"), (3599.7, "1 h 00 min"),
