@@ -21,7 +21,8 @@ _SIZES = re.compile(
     r"|sparse|interval|period|offset|expand|expansion|mtp|mlp|mixer|depth|width|kernel|pattern|group|latent|vocab|tie"
 )
 _NO_SIZE = re.compile(
-    r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|_in_fp32$|^scale_|^longctx_"
+    r"_act|activation|dropout|_ids?$|token_index|implementation|multiplier|scaling$|_method$|_type$|_in_fp32$|^scale_"
+    r"|^longctx_"
 )
 # Fields of released configurations that change neither memory nor work, or repeat other fields.
 _HARMLESS = {

@@ -138,7 +138,8 @@ def campaign_system(campaign: Campaign) -> System:
     hardware = campaign.config.hardware
     longest = max(campaign.all_lengths())
     recipe = campaign.recipe(campaign.modes[0], longest)
-    cpu_kv_gib = recipe.env.get("VLLM_CPU_KVCACHE_SPACE") if campaign.config.launcher != "external" else None
+    is_external = campaign.config.launcher == "external"
+    cpu_kv_gib = None if is_external else recipe.env.get("VLLM_CPU_KVCACHE_SPACE")
     settings = Settings(
         kv_dtype=recipe.kv_cache_dtype,
         gpu_memory_utilization=recipe.gpu_memory_utilization,
@@ -152,6 +153,7 @@ def campaign_system(campaign: Campaign) -> System:
         vllm_version=recipe.versions.get("vllm"),
         prefix_caching=any(campaign.recipe(mode, longest).prefix_caching for mode in campaign.modes),
         env=tuple(recipe.env.items()),
+        is_external=is_external,
     )
     split = Parallelism(**{axis: getattr(recipe, f"{axis}_parallel_size") for axis in AXES})
     node = load_hardware(hardware.gpu, hardware.count) if hardware else None

@@ -39,6 +39,7 @@ class Settings:
     headroom_tokens: max_model_len - prompt length; new tokens count in it. batched_tokens: one prefill chunk.
     cpu_kv_gib: VLLM_CPU_KVCACHE_SPACE of a CPU server (hardware None). scope: how long a server lives ('point',
     'pass' or 'campaign'). vllm_version: the recipe's, None for the newest known one. env: the server's variables.
+    is_external: somebody else started the server, so without `hardware` nothing is known of its machine.
     """
 
     kv_dtype: str = "auto"
@@ -53,11 +54,12 @@ class Settings:
     vllm_version: str | None = None
     prefix_caching: bool = False
     env: tuple[tuple[str, str], ...] = ()
+    is_external: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A model, the node (None: a CPU), the split and the recipe; ConfigError for a split that vLLM refuses there."""
+    """A model, the node (None: a CPU, or unknown), the split, the recipe; ConfigError for a split that vLLM refuses."""
 
     geometry: Geometry
     hardware: Hardware | None
@@ -181,7 +183,7 @@ class System:
     def start_problem(self) -> str | None:
         """Return why vLLM does not start this split of this model, or None."""
         problem = vllm_rules.start_problem(self.geometry, self.parallelism, self.vllm_version)
-        if problem or self.hardware is not None:
+        if problem or self.hardware is not None or self.settings.is_external:
             return problem
         return vllm_rules.cpu_problem(self.geometry, self.parallelism, self.kv_format)
 

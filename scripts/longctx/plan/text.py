@@ -47,15 +47,20 @@ def table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
 def heading(system: System) -> list[str]:
     """Return the model, the node and its memory, one fact a line."""
     geometry, hardware = system.geometry, system.hardware
-    where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}" if hardware else "CPU"
+    unknown = hardware is None and system.settings.is_external
+    where = "an external server" if unknown else "CPU"
+    if hardware:
+        where = f"{hardware.count} x {hardware.name}, {system.parallelism.label}"
+    block = "" if unknown else f"; block {system.block_tokens} tokens"
     lines = [
         f"{geometry.name} on {where}, KV cache {_kv_dtype(system)}",
         f"  parameters {human_parameters(geometry.parameters_total)},"
         f" active {human_parameters(geometry.parameters_active)};"
         f" weights {human_bytes(geometry.weight_bytes)}, active {human_bytes(geometry.active_weight_bytes)}",
-        f"  {_growth(system)}; constant states {geometry.state_bytes() / 2**20:.1f} MiB;"
-        f" block {system.block_tokens} tokens",
+        f"  {_growth(system)}; constant states {geometry.state_bytes() / 2**20:.1f} MiB{block}",
     ]
+    if unknown:
+        lines.append("  its hardware is not known: name it as 'hardware' to plan what fits and the limits")
     memory = system.memory()
     if memory is not None and memory.weights is not None:
         weights, workspace, left = map(in_gib, (memory.weights, memory.workspace, max(0, memory.kv)))

@@ -18,6 +18,7 @@ from longctx.prompts.sources import CorpusSpec
 from longctx.prompts.synthetic_model import make_dummy_from_config, make_model
 from longctx.resources import MODELS_DIR
 from longctx.storage import parquet, schemas
+from shipped import ROOT, read_campaign
 
 LLAMA = read_geometry("llama-3.1-8b")
 
@@ -139,6 +140,16 @@ def test_a_campaign_is_planned_from_its_configuration() -> None:
     assert all(row["fits"] for row in plan.rows)
     measured = plan_campaign(from_dict(campaign()), {1024: 0.1, 65536: 0.9})
     assert measured.rows[0]["est_source"] == "measured"
+
+
+def test_nothing_is_said_of_the_machine_of_an_external_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    plan = plan_campaign(read_campaign(ROOT / "workflow" / "campaigns" / "external.yaml"))
+    assert {(row["fits"], row["reason"], row["est_hours"]) for row in plan.rows} == {(None, None, None)}
+    text = plan_text(plan.system, plan.rows)
+    assert "on an external server" in text
+    assert "its hardware is not known: name it as 'hardware'" in text
+    assert "CPU" not in text
 
 
 def test_a_mode_with_passes_of_its_own_costs_its_own_hours() -> None:
