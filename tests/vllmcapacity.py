@@ -65,6 +65,8 @@ def kinds(text: dict[str, Any]) -> list[str]:
         return [names[kind] for kind in types]
     if text["model_type"] == "llama4_text":
         return ["full" if (i + 1) % 4 == 0 else "chunk" for i in range(count)]
+    if text["model_type"] == "cohere2":
+        return ["full" if (i + 1) % text["sliding_window_pattern"] == 0 else "window" for i in range(count)]
     if text["model_type"] == "gemma3_text":
         return ["full" if (i + 1) % 6 == 0 else "window" for i in range(count)]
     if text["model_type"] == "qwen3_next":
@@ -193,7 +195,8 @@ def spec(kind: str, text: dict[str, Any], case: dict[str, Any], config: Any) -> 
         index = MLAAttentionSpec(block_size=block, num_kv_heads=1, head_size=keys, dtype=torch.bfloat16)
         return {"attn": FullAttentionSpec(**common), "indexer": index}
     if kind == "window":
-        return {"attn": SlidingWindowSpec(**common, sliding_window=text["sliding_window"])}
+        window = text["sliding_window"] + (text["model_type"] == "cohere2")  # models/commandr.py adds the token itself
+        return {"attn": SlidingWindowSpec(**common, sliding_window=window)}
     if kind == "chunk":
         return {"attn": ChunkedLocalAttentionSpec(**common, attention_chunk_size=text["attention_chunk_size"])}
     return {"attn": FullAttentionSpec(**common)}

@@ -87,10 +87,12 @@ def _shortage(system: System, length: int, memory: Memory) -> str:
 
 def _remedy(system: System, length: int, problem: str) -> str:
     if system.hardware is None:
+        if system.start_problem:
+            return f"{problem}; name GPUs as 'hardware', or take a model, split and KV cache type that the CPU serves"
         gib = 1  # the smallest power of two that holds `length`
         while not replace(system, settings=replace(system.settings, cpu_kv_gib=gib)).holds(length):
             gib *= 2
-        ways = [] if system.start_problem else [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
+        ways = [f"VLLM_CPU_KVCACHE_SPACE={gib}"]
     else:
         ways = list(ways_to_fit(system, length))
     if system.start_problem is None and (longest := system.max_context()):

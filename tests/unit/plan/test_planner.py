@@ -182,3 +182,11 @@ def test_samples_without_a_forecast_have_no_hours() -> None:
     system = System(LLAMA, None, ONE, Settings(cpu_kv_gib=64))
     rows = plan_points(system, [("sampled", 65536)], samples=lambda mode, length: [(63488, length)])
     assert rows[0]["est_hours"] is None
+
+
+def test_what_the_cpu_does_not_serve_says_what_to_change() -> None:
+    row = plan_points(System(KIMI, None, ONE, Settings(cpu_kv_gib=2)), [("prefill", 1024)])[0]
+    assert row["remedy"] == (
+        "vLLM on the CPU has no kernel for KDA layers; name GPUs as 'hardware', or take a model, split and KV cache"
+        " type that the CPU serves"
+    )

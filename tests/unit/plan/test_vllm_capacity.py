@@ -26,6 +26,7 @@ MODELS: dict[str, tuple[tuple[int, int], ...]] = {
     "Mistral-7B-v0.1": ((1, 1), (2, 2)),  # windows only
     "Phi-3-mini": ((1, 1), (4, 1), (1, 2)),  # windows only
     "gemma-3-27b": ((1, 1), (2, 1), (1, 2), (4, 4)),  # windows and full, 5:1
+    "Command-R7B": ((1, 1), (2, 1), (1, 4)),  # windows and full, 3:1, windows one token longer
     "OLMo-3-7B": ((1, 1), (1, 4)),  # windows and full, 3:1
     "openai--gpt-oss-20b": ((1, 1), (2, 3)),  # windows and full, 1:1
     "XiaomiMiMo--MiMo-V2-Flash": ((1, 1), (4, 1), (2, 4)),  # windows with more KV heads
