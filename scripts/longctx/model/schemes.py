@@ -54,7 +54,7 @@ def fp8_blocks(fields: Fields) -> Scheme:
 
 def integers(fields: Fields) -> Scheme:
     """Return quant_method awq or gptq: an FP16 scale and a packed zero point per group; -1 is a whole row."""
-    bits, group = fields.count("bits"), fields.get("group_size")
+    bits, group = fields.count("bits", "w_bit"), fields.get("group_size", "q_group_size")
     return Scheme(bits, 2 + bits / 8, (1, group if isinstance(group, int) and group > 0 else 0))
 
 

@@ -166,6 +166,14 @@ def test_a_synthetic_model_keeps_the_quantization(tmp_path: Path) -> None:
     assert read_geometry(tmp_path / "made").weight_bytes == read_geometry(source).weight_bytes
 
 
+def test_the_first_names_of_awq_s_fields_are_read() -> None:
+    # vLLM 0.32, auto_awq.py: ["w_bit", "bits"] and ["q_group_size", "group_size"].
+    old = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True, "version": "GEMM"}
+    new = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
+    sizes = [build_geometry(BF16 | {"quantization_config": fields}).weight_bytes for fields in (old, new)]
+    assert sizes[0] == sizes[1] < build_geometry(BF16).weight_bytes / 3
+
+
 def test_a_name_that_promises_a_quantization_is_doubted(tmp_path: Path) -> None:
     plain = read_geometry(folder(tmp_path / "Big-NVFP4", BF16))
     assert any("hf_quant_config.json missing" in note for note in plain.notes)
