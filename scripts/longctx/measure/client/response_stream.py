@@ -15,6 +15,7 @@ import orjson
 from longctx.measure.client.connection import Failure
 from longctx.measure.client.sse import ERROR, ServerSentEvent
 from longctx.measure.client.token_times import Event
+from longctx.redaction import REPLACEMENT
 
 MOST = 1 << 53
 # Where a choice, or a chat message in it, has what the model wrote.
@@ -102,7 +103,15 @@ def body_message(raw: bytes, encoding: str = "") -> str:
         raw = unpacked or f"{len(raw)} bytes that cannot be read".encode()
     text = raw.decode("utf-8", errors="replace")
     content = _parse(text)
+    if content is None and _is_binary(text):
+        return f"{len(raw)} bytes that are no text{note}"
     return (text if content is None else server_message(content)) + note
+
+
+def _is_binary(text: str) -> bool:
+    """Return whether a body can be no text: a third of it, decoded, are replacements and control characters."""
+    odd = sum(one == REPLACEMENT or not (one.isprintable() or one.isspace()) for one in text)
+    return 3 * odd > len(text)
 
 
 def _unpack(raw: bytes) -> bytes:

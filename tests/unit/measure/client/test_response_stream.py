@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import json
+import re
 import zlib
 from typing import Any
 
@@ -197,3 +198,16 @@ def test_a_compressed_body_that_cannot_be_read_names_its_kind_and_size() -> None
     assert body_message(b"\x1f\x8b\x08").startswith("3 bytes that cannot be read (sent as gzip")
     assert len(body_message(gzip.compress(b"x" * (1 << 24)))) < 1 << 21, "a bomb is not unpacked whole"
     assert body_message(gzip.compress(b"first words" * 1000)[:60]).startswith("first words"), "it may have been cut"
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [(b"PK\x03\x04\x14\x00\x00\x00", ""), (b"\x28\xb5\x2f\xfd\x00\x01\x02\x03\x04", ""),
+     (gzip.compress(gzip.compress(b"two times")), "gzip"), ("bad".encode("utf-32"), "")],
+)  # fmt: skip
+def test_a_body_that_is_no_text_is_counted_and_not_shown(body: bytes, encoding: str) -> None:
+    assert re.fullmatch(r"\d+ bytes that are no text( \(sent as gzip.*\))?", body_message(body, encoding))
+
+
+def test_a_text_with_some_control_characters_stays_one() -> None:
+    assert body_message(b"\x1b[31mno such model\x1b[0m\x07") == "\x1b[31mno such model\x1b[0m\x07"
