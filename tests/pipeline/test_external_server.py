@@ -233,6 +233,14 @@ def test_behind_tls_and_a_path_with_a_proxy_in_the_environment(
     assert sent(server) == [256, 512]
 
 
+def test_a_point_that_fails_leaves_the_files_of_the_others(prepared: Pipeline, theirs: Theirs) -> None:
+    server = theirs({"by_length": {"256": {"http_status": 500}}})
+    done = measure(prepared, server.url)
+    assert done.code != 0
+    assert prepared.measured("512/pass1") == [("cold", 0, "ok")]
+    assert not (prepared.results / "measurements" / "256" / "pass1.parquet").exists()
+
+
 @pytest.mark.slow
 def test_a_key_that_is_not_set(prepared: Pipeline, theirs: Theirs) -> None:
     done = measure(prepared, theirs().url, api_key_env="NO_SUCH_KEY_HERE")
