@@ -26,3 +26,5 @@ rule compare:
         " --threshold {params.threshold}"
         " --out {output:q}"
         " 2>&1 | tee {log:q}"
+        # Snakemake keeps what a failed job wrote: a shut gate must not look done.
+        " || {{ status=$?; rm -f {output:q}; exit $status; }}"
