@@ -208,9 +208,9 @@ def fill(path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_loses_no_finished_request(three: Pipeline, small_disk: Path) -> None:
-    three.hold(1)
+    three.hold(0)
     with running(three, TARGET) as snakemake:
-        until(lambda: len(three.requests()) == 2)
+        until(lambda: len(three.requests()) == 1)
         fill(small_disk / "filler")
         three.release()
         stopped = three.finish(snakemake)
@@ -220,12 +220,15 @@ def test_a_disk_that_fills_up_loses_no_finished_request(three: Pipeline, small_d
         f"error: cannot write the journal results/journal/{POINT}.jsonl: No space left on device; free space or fix the"
         " folder, then run the same command again: finished rows are kept"
     ]
-    assert rows(three) == REQUESTS[:2]
+    # A request's lines take about a page of the disk: the first one's may fit into the rest of the journal's last page.
+    kept = rows(three)
+    assert kept == REQUESTS[: len(kept)]
+    assert kept
     still = three.run(TARGET)
     assert still.code != 0
     assert "Traceback" not in still.output
     (small_disk / "filler").unlink()
-    finish(three, 2)
+    finish(three, len(kept))
 
 
 @pytest.mark.slow
