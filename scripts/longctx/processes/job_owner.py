@@ -80,7 +80,7 @@ def ending_with_owner() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         for other in previous:
-            signal.signal(other, signal.SIG_IGN)
+            signal.signal(other, _ignore)
         raise KeyboardInterrupt
 
     heeded = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
@@ -96,6 +96,10 @@ def ending_with_owner() -> Iterator[None]:
         os.close(over)
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing. With SIG_IGN Python would print a traceback for a signal that came just before."""
 
 
 def _watch(over: int) -> None:
