@@ -78,9 +78,10 @@ def test_a_shared_server_asks_for_all_that_it_climbs() -> None:
 
 
 def test_the_unknown_gets_half_a_day_and_the_refused_no_time() -> None:
-    unknown = campaign(hardware=None, serve={"cpu_kv_cache_gib": 8, "start_timeout_s": 600})
+    tiny: dict[str, Any] = {"model": {"source": "synthetic", "weights": "random"}, "hardware": None}
+    unknown = campaign(**tiny, serve={"cpu_kv_cache_gib": 8, "start_timeout_s": 600})
     assert request(unknown).runtime_minutes([Point(1024, 1)]) == 12 * 60 + 10
-    refused = campaign(hardware=None, serve={"cpu_kv_cache_gib": 1, "start_timeout_s": 600})
+    refused = campaign(**tiny, serve={"cpu_kv_cache_gib": 1, "start_timeout_s": 600})
     assert plan_campaign(refused).rows[-1]["reason"] == "does_not_fit"
     assert request(refused).runtime_minutes([Point(64 << 20, 1)]) == 10
 
