@@ -4,7 +4,8 @@ import importlib
 from functools import cache
 from typing import Any
 
-from longctx.campaign.config import CampaignConfig, ModeConfig
+from longctx.campaign.config import CampaignConfig, DecodeOnlyConfig, ModeConfig, SampledConfig
+from longctx.errors import ConfigError
 from longctx.storage.schemas import ModeName, Role
 
 # The order in which modes are named in tables and figures; the first one measures cold prompts.
@@ -68,6 +69,29 @@ class CampaignFacet:
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any] | None:
         """Return vLLM's kv_transfer_config that the mode needs, None where it needs no KV connector."""
         return None
+
+
+def refuse_external(config: CampaignConfig, mode: ModeName, connector: str) -> None:
+    """Raise ConfigError where the server runs already: nobody has started it with the mode's KV connector."""
+    if config.launcher == "external":
+        raise ConfigError(
+            f"config key modes: {mode} needs a server started with {connector}, which launcher: external does not"
+            " start; remove the mode"
+        )
+
+
+def kv_fill(
+    config: CampaignConfig, own: DecodeOnlyConfig | SampledConfig, otherwise: tuple[float | None, float]
+) -> tuple[float | None, float]:
+    """Return mean and deviation of what fills a KV cache; the mean is None where nothing does.
+
+    They are those of the mode's `own` section, else those of the keys and values of random weights, else `otherwise`.
+    """
+    mean, deviation = (0.0, 1.0) if config.model.weights == "random" else otherwise
+    return (
+        mean if own.fill_mean is None else own.fill_mean,
+        deviation if own.fill_std is None else own.fill_std,
+    )
 
 
 def campaign_facet(mode: str) -> CampaignFacet:

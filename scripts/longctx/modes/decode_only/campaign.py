@@ -3,8 +3,7 @@
 from typing import Any
 
 from longctx.campaign.config import CampaignConfig
-from longctx.campaign.mode import CampaignFacet, RequestKey
-from longctx.errors import ConfigError
+from longctx.campaign.mode import CampaignFacet, RequestKey, kv_fill, refuse_external
 from longctx.storage.schemas import ModeName, Role
 
 
@@ -17,11 +16,7 @@ class DecodeOnlyCampaign(CampaignFacet):
     fills_kv = True
 
     def check(self, config: CampaignConfig) -> None:
-        if config.launcher == "external":
-            raise ConfigError(
-                "config key modes: decode_only needs a server started with vLLM's DecodeBenchConnector, which launcher:"
-                " external does not start; remove the mode"
-            )
+        refuse_external(config, self.name, "vLLM's DecodeBenchConnector")
 
     def requests(self, config: CampaignConfig, repeats: int, length: int, pass_index: int) -> list[RequestKey]:
         return [(Role.DECODE_ONLY, 0)]
@@ -30,23 +25,18 @@ class DecodeOnlyCampaign(CampaignFacet):
         return 0
 
     def identity(self, config: CampaignConfig) -> dict[str, Any]:
-        return {"fill": list(_fill(config).values())}
+        return {"fill": list(_fill(config))}
 
     def kv_transfer_config(self, config: CampaignConfig) -> dict[str, Any]:
-        fill = _fill(config)
+        mean, deviation = _fill(config)
         name = {"kv_connector": "DecodeBenchConnector"}
-        if fill["fill_std"]:
+        if deviation:
             name = {"kv_connector": "NoiseConnector", "kv_connector_module_path": "filled_prefix"}
-        return name | {"kv_role": "kv_both", "kv_connector_extra_config": fill}
+        return name | {"kv_role": "kv_both", "kv_connector_extra_config": {"fill_mean": mean, "fill_std": deviation}}
 
 
-def _fill(config: CampaignConfig) -> dict[str, float]:
-    """Return mean and deviation of the values in the KV cache."""
-    own, mean, deviation = config.decode_only, *((0.0, 1.0) if config.model.weights == "random" else (0.015, 0.0))
-    return {
-        "fill_mean": mean if own.fill_mean is None else own.fill_mean,
-        "fill_std": deviation if own.fill_std is None else own.fill_std,
-    }
+def _fill(config: CampaignConfig) -> tuple[float | None, float]:
+    return kv_fill(config, config.decode_only, otherwise=(0.015, 0.0))
 
 
 FACET = DecodeOnlyCampaign()

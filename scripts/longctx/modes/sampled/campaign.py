@@ -14,7 +14,7 @@ enough, and on a single stage the last chunk, which cancels, is replaced by a sm
 from typing import Any
 
 from longctx.campaign.config import CampaignConfig, SampledConfig, configured_lengths
-from longctx.campaign.mode import CampaignFacet, RequestKey
+from longctx.campaign.mode import CampaignFacet, RequestKey, kv_fill, refuse_external
 from longctx.errors import ConfigError
 from longctx.lengths import format_length, parse_length
 from longctx.storage.schemas import ModeName, Role
@@ -43,11 +43,7 @@ class SampledCampaign(CampaignFacet):
     logs_iterations = True
 
     def check(self, config: CampaignConfig) -> None:
-        if config.launcher == "external":
-            raise ConfigError(
-                "config key modes: sampled needs a server started with this project's KV connector, which launcher:"
-                " external does not start; remove the mode"
-            )
+        refuse_external(config, self.name, "this project's KV connector")
         if config.checkpoint:
             raise ConfigError(
                 "config key checkpoint: mode sampled uses the KV connector itself and must not read prefixes back;"
@@ -101,10 +97,7 @@ class SampledCampaign(CampaignFacet):
 
 
 def _fill(config: CampaignConfig) -> tuple[float | None, float]:
-    """Return mean and deviation of what fills the claimed part of the KV cache; the mean is None where nothing does."""
-    own, is_random = config.sampled, config.model.weights == "random"
-    mean = 0.0 if own.fill_mean is None and is_random else own.fill_mean
-    return mean, (float(is_random) if own.fill_std is None else own.fill_std)
+    return kv_fill(config, config.sampled, otherwise=(None, 0.0))
 
 
 def _whole_lengths(section: SampledConfig) -> list[int]:
