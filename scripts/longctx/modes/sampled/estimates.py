@@ -8,7 +8,7 @@ from typing import Any
 
 from longctx.campaign.mode import COLD_MODE
 from longctx.errors import DataError
-from longctx.plan.forecasting.chunk_curve import STANDARD_ERRORS, ChunkCurve, PrefillEstimate, Sample
+from longctx.plan.forecasting.chunk_curve import STANDARD_ERRORS, ChunkCurve, PrefillEstimate, Sample, relative_spread
 from longctx.storage.schemas import COLD_ROLES, ESTIMATES, ModeName, Role, Status
 
 Row = Mapping[str, Any]
@@ -202,10 +202,7 @@ def _spread(rows: Iterable[Row]) -> float | None:
     by_role: dict[str, list[float]] = {}
     for row in rows:
         by_role.setdefault(row["role"], []).append(row["sample_prefill_s"])
-    repeated = [times for times in by_role.values() if len(times) > 1]
-    squares = sum((stdev(times) / fmean(times)) ** 2 * (len(times) - 1) for times in repeated)
-    freedom = sum(len(times) - 1 for times in repeated)
-    return sqrt(squares / freedom) if freedom else None
+    return relative_spread(list(by_role.values()))
 
 
 def _clock(rows: Iterable[Row]) -> float | None:

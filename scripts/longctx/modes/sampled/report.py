@@ -40,10 +40,6 @@ def seconds_cell(seconds: float | None) -> Cell:
     return Cell(number(seconds, 4).text, seconds, human)
 
 
-def interval_cell(row: Row) -> Cell:
-    return Cell(f"{row['ttft_low_s']:,.4g} to {row['ttft_high_s']:,.4g}", row["ttft_low_s"], f"± {share(row):.1%}")
-
-
 def check_table(results: CampaignResults) -> Table:
     """Return the estimates beside the real prefills of their lengths."""
     columns: Columns = (

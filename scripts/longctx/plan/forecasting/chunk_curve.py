@@ -115,7 +115,8 @@ class ChunkCurve:
             if sample.seconds <= 0 or sample.claimed_tokens < 0 or sample.computed_tokens < 1 or chunk_tokens < 1:
                 raise DataError(f"a sample needs positive tokens and seconds, not {tuple(sample)}")
             times[sample.claimed_tokens, sample.computed_tokens].append(sample.seconds)
-        spread = _relative_spread(list(times.values()))
+        pooled = relative_spread(list(times.values()))
+        spread = ASSUMED_SPREAD if pooled is None else pooled
         means = {key: _mean(key[0], seconds, spread) for key, seconds in times.items()}
         knots = _knots(means, chunk_tokens)
         fixed = _fixed(means, knots, chunk_tokens) if len(knots) > 1 else ()
@@ -135,10 +136,6 @@ class ChunkCurve:
     def fixed_s(self, tokens: int) -> float:
         """Return what a prompt of so many tokens takes beyond its chunks, 0 where no sample says it."""
         return float(np.interp(tokens, *_columns(self.fixed))) if self.fixed else 0.0
-
-    def prefill_s(self, tokens: int) -> float:
-        """Return T(tokens) in s: measured where samples computed the whole prompt, else the sum over its chunks."""
-        return self.estimate(tokens).seconds
 
     def estimate(self, tokens: int, deviations: Sequence[float] = ()) -> PrefillEstimate:
         """Return T(tokens) with its interval; `deviations`: relative ones of real prefills from this curve.
@@ -222,11 +219,11 @@ def _columns(knots: Sequence[Knot]) -> tuple[Floats, Floats]:
     return np.array([knot.depth_tokens for knot in knots], dtype=float), np.array([knot.cost_s for knot in knots])
 
 
-def _relative_spread(groups: Sequence[Sequence[float]]) -> float:
-    """Return the pooled relative standard deviation of repeated samples, ASSUMED_SPREAD where none was repeated."""
+def relative_spread(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the pooled relative standard deviation of repeated samples, None where none was repeated."""
     degrees = sum(len(group) - 1 for group in groups)
     squares = sum(float(((np.array(group) / np.mean(group) - 1) ** 2).sum()) for group in groups)
-    return sqrt(squares / degrees) if degrees else ASSUMED_SPREAD
+    return sqrt(squares / degrees) if degrees else None
 
 
 def _mean(depth: int, seconds: Sequence[float], spread: float) -> Knot:

@@ -66,9 +66,9 @@ def test_linear_costs_are_summed_exactly_at_any_length() -> None:
     assert curve.cost_s(30_000) == pytest.approx(4.0)
     assert curve.fixed_s(50_000) == pytest.approx(0.3)
     # 0.3 + sum of 1 + k/10 for k = 0 … 39, which is 40 + 78; then half a chunk: 500 tokens a quarter chunk shallower.
-    assert curve.prefill_s(40_000) == pytest.approx(118.3)
-    assert curve.prefill_s(40_500) == pytest.approx(118.3 + 0.5 * (1 + (40_000 - 250) / 10_000))
-    assert curve.prefill_s(200_000) == pytest.approx(0.3 + 200 + 1990)
+    assert curve.estimate(40_000).seconds == pytest.approx(118.3)
+    assert curve.estimate(40_500).seconds == pytest.approx(118.3 + 0.5 * (1 + (40_000 - 250) / 10_000))
+    assert curve.estimate(200_000).seconds == pytest.approx(0.3 + 200 + 1990)
     assert [round(change, 9) for _, change in curve.left_out(40_000)] == [0]
     assert curve.estimate(200_000).beyond_tokens == 200_000 - 81_000
 
@@ -78,7 +78,7 @@ def test_a_pair_may_end_with_a_part_of_a_chunk() -> None:
     curve = ChunkCurve.from_samples([*linear_samples((10_000, 20_000)), *deep], 1000)
     assert [knot.depth_tokens for knot in curve.knots] == [8_500, 18_500, 78_938]
     assert curve.cost_s(78_938) == pytest.approx(8.8938)
-    assert curve.prefill_s(40_000) == pytest.approx(118.3)
+    assert curve.estimate(40_000).seconds == pytest.approx(118.3)
 
 
 def test_leaving_out_the_knot_in_a_bend_changes_the_sum() -> None:
@@ -96,18 +96,18 @@ def test_the_last_chunk_of_a_pipeline_is_paid_once() -> None:
     """Each sample's first token comes three stages after its last chunk: the difference of two samples lacks it."""
     samples = [Sample(c, n, s + 3.0) for c, n, s in linear_samples((10_000, 20_000, 80_000), more=4)]
     curve = ChunkCurve.from_samples(samples, 1000)
-    assert curve.prefill_s(40_000) == pytest.approx(121.3)
+    assert curve.estimate(40_000).seconds == pytest.approx(121.3)
 
 
 def test_prompts_computed_whole_are_taken_as_measured() -> None:
     whole = [Sample(0, 250, 0.5), Sample(0, 500, 0.9), Sample(0, 1000, 1.7), Sample(0, 1000, 1.5)]
     curve = ChunkCurve.from_samples(whole, 1000)
-    assert curve.prefill_s(1000) == pytest.approx(1.6)
+    assert curve.estimate(1000).seconds == pytest.approx(1.6)
     assert curve.estimate(1000).samples == 2
     assert curve.estimate(1000).knots == 0
-    assert curve.prefill_s(375) == pytest.approx(0.7)
+    assert curve.estimate(375).seconds == pytest.approx(0.7)
     with pytest.raises(DataError, match="needs two"):
-        curve.prefill_s(2000)
+        curve.estimate(2000)
 
 
 def test_the_interval_grows_with_the_spread_and_with_real_deviations() -> None:
@@ -115,7 +115,7 @@ def test_the_interval_grows_with_the_spread_and_with_real_deviations() -> None:
     shaken = [*steady, *(Sample(c, n, s * 1.1) for c, n, s in steady)]
     calm, wild = (ChunkCurve.from_samples(samples, 1000) for samples in ([*steady, *steady], shaken))
     assert calm.estimate(40_000).repeats_s == pytest.approx(0)
-    assert wild.estimate(40_000).repeats_s > 0.05 * wild.prefill_s(40_000)
+    assert wild.estimate(40_000).repeats_s > 0.05 * wild.estimate(40_000).seconds
     wide, narrow = calm.estimate(40_000, [0.01, -0.08]), calm.estimate(40_000, [0.007])
     assert wide.half_s == pytest.approx(0.08 * wide.seconds)
     assert narrow.half_s == pytest.approx(0.007 * narrow.seconds)
