@@ -47,10 +47,8 @@ def find_difference(
         now |= {"prompt_sha256": then.get("prompt_sha256")} if any_prompt else {}
         return "; ".join(changed_settings(then, now)) or None
     rows = [row for row in journal.of_kind("row") if row.get("prompt_sha256")]
-    prompts = {row["prompt_sha256"] for row in rows} if any_prompt else {prompt_sha256}
-    if {row["recipe_hash"] for row in rows} <= {campaign.recipe_hash(point.mode)} and (
-        {row["prompt_sha256"] for row in rows} <= prompts
-    ):
+    is_same_recipe = all(row["recipe_hash"] == campaign.recipe_hash(point.mode) for row in rows)
+    if is_same_recipe and (any_prompt or all(row["prompt_sha256"] == prompt_sha256 for row in rows)):
         return None
     return "the head of its journal is damaged and its rows are of another recipe or prompt"
 
